@@ -1,0 +1,267 @@
+"""The runtime port: what a session asks of a model, and what comes back.
+
+A runtime hosts ears (one for each session: detector, recogniser, input clock) and lanes (one for each epoch: the model's
+working context). Messages to it are the machine's effects; messages from it are below. Every lane message and every
+output carries (session, epoch); what comes back from an epoch that is over is dropped by the machine and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+import attrs
+
+from core.session.effects import (
+    AbortLane,
+    ClearTurn,
+    CloseSession,
+    CommitTurn,
+    ConfigureSession,
+    HistoryTurn,
+    OpenLane,
+    OpenSession,
+    PauseLane,
+    Respond,
+    ResumeLane,
+)
+from core.session.events import TextMark
+
+__all__ = [
+    "TO_RUNTIME",
+    "FROM_RUNTIME",
+    "AbortLane",
+    "Capabilities",
+    "ClearTurn",
+    "CloseSession",
+    "CommitTurn",
+    "ConfigureSession",
+    "Feed",
+    "FromRuntime",
+    "Heard",
+    "HistoryTurn",
+    "LaneEnded",
+    "LaneFailed",
+    "OpenLane",
+    "OpenSession",
+    "PauseLane",
+    "Produced",
+    "Respond",
+    "ResumeLane",
+    "Runtime",
+    "RuntimeBusy",
+    "RuntimeLost",
+    "RuntimeReady",
+    "RuntimeSink",
+    "RuntimeStatistics",
+    "SpeechBegan",
+    "SpeechEnded",
+    "SpeechGoesOn",
+    "TextMark",
+    "ToRuntime",
+]
+
+
+@attrs.frozen
+class Feed:
+    """The next chunk of the user's audio, in the session's input format (FeedAudio with its bytes)."""
+
+    session: str
+    epoch: int
+    start_ms: int
+    audio_ms: int
+    audio: bytes
+
+
+ToRuntime = (
+    OpenSession
+    | ConfigureSession
+    | OpenLane
+    | Feed
+    | ClearTurn
+    | CommitTurn
+    | Respond
+    | AbortLane
+    | PauseLane
+    | ResumeLane
+    | CloseSession
+)
+
+
+@attrs.frozen
+class Capabilities:
+    """What a runtime can do. Rates in Hz; ``unit_ms`` is its clock; ``lane_tokens_max`` 0 means unknown."""
+
+    model: str
+    unit_ms: int
+    output_rate: int = 24_000
+    lane_tokens_max: int = 0
+    sessions_max: int = 64
+    voices: tuple[str, ...] = ()
+    prebuffer_ms: int = 0
+    """How much a player should hold before it starts, so that it does not run dry after a short first chunk."""
+
+
+@attrs.frozen
+class SpeechBegan:
+    """Speech began at ``start_ms`` of the input clock (prefix padding not subtracted). Segments count from 1."""
+
+    session: str
+    segment: int
+    start_ms: int
+
+
+@attrs.frozen
+class SpeechGoesOn:
+    """Speech has gone on for ``speech_ms`` (pauses shorter than the hang-over included); sent about every 100 ms."""
+
+    session: str
+    segment: int
+    speech_ms: int
+
+
+@attrs.frozen
+class SpeechEnded:
+    """The silence after a segment lasted ``silence_duration_ms``. ``end_ms``: end of its last loud frame, on the input
+    clock. ``text``: its transcript ("" when there was nothing to read; None when the model does not transcribe)."""
+
+    session: str
+    segment: int
+    start_ms: int
+    end_ms: int
+    text: str | None
+    timings: tuple[tuple[str, int], ...] = ()
+    """(stage, time.time_ns()) pairs: ``last_speech`` (arrival of the last loud frame), ``endpoint``, ``transcript``."""
+
+
+@attrs.frozen
+class Heard:
+    """The transcript of a committed turn."""
+
+    session: str
+    item_id: str
+    text: str
+
+
+@attrs.frozen
+class Produced:
+    """One unit of an answer: pcm16 mono at ``rate``. ``text`` is what this unit adds to the response's text; ``marks``
+    count characters and ms from the response's beginning and end inside or at the end of this unit. The text up to the
+    last mark ends at a word. ``kind`` is ``speak`` or ``listen`` (the model chose to stay silent)."""
+
+    session: str
+    epoch: int
+    response_id: str
+    unit: int
+    kind: str
+    text: str
+    audio: bytes
+    rate: int
+    marks: tuple[TextMark, ...]
+    timings: tuple[tuple[str, int], ...] = ()
+    """(stage, time.time_ns()) pairs of this unit: ``first_token``, ``clause``, ``audio``."""
+
+
+@attrs.frozen
+class LaneEnded:
+    """The answer is complete. ``reason``: completed, or max_output_tokens."""
+
+    session: str
+    epoch: int
+    response_id: str
+    reason: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+
+
+@attrs.frozen
+class LaneFailed:
+    """This answer failed, the session lives. ``code`` is stable (``model_error``, ``lane_full`` ...)."""
+
+    session: str
+    epoch: int
+    response_id: str
+    code: str
+    message: str
+
+
+@attrs.frozen
+class RuntimeLost:
+    """The worker is gone, with every ear and lane in it."""
+
+    reason: str
+
+
+@attrs.frozen
+class RuntimeReady:
+    """A worker is up; nothing of earlier sessions is in it."""
+
+    capabilities: Capabilities
+
+
+FromRuntime = (
+    SpeechBegan | SpeechGoesOn | SpeechEnded | Heard | Produced | LaneEnded | LaneFailed | RuntimeLost | RuntimeReady
+)
+
+RuntimeSink = Callable[[FromRuntime], None]
+"""Called in the event loop, must not block. RuntimeLost and RuntimeReady go to every sink."""
+
+TO_RUNTIME: dict[str, type] = {
+    "open_session": OpenSession,
+    "configure_session": ConfigureSession,
+    "open_lane": OpenLane,
+    "feed": Feed,
+    "clear_turn": ClearTurn,
+    "commit_turn": CommitTurn,
+    "respond": Respond,
+    "abort_lane": AbortLane,
+    "pause_lane": PauseLane,
+    "resume_lane": ResumeLane,
+    "close_session": CloseSession,
+}
+FROM_RUNTIME: dict[str, type] = {
+    "speech_began": SpeechBegan,
+    "speech_goes_on": SpeechGoesOn,
+    "speech_ended": SpeechEnded,
+    "heard": Heard,
+    "produced": Produced,
+    "lane_ended": LaneEnded,
+    "lane_failed": LaneFailed,
+    "runtime_ready": RuntimeReady,
+}
+"""Tag on the worker's socket -> class (RuntimeLost is made by the host, a dead worker says nothing)."""
+
+
+class RuntimeBusy(Exception):
+    """The queue to the worker is full in items or bytes; nothing was sent."""
+
+
+@attrs.frozen
+class RuntimeStatistics:
+    """What the host knows of its worker."""
+
+    up: bool
+    restarts: int
+    sessions: int
+    queue_items: int
+    queue_bytes: int
+
+
+class Runtime(Protocol):
+    """Hosts lanes for many sessions. No call waits."""
+
+    @property
+    def capabilities(self) -> Capabilities | None:
+        """None while no worker is up."""
+
+    def subscribe(self, session: str, sink: RuntimeSink) -> None:
+        """Messages about ``session`` go to ``sink`` until ``unsubscribe``. One sink a session; the newest wins."""
+
+    def unsubscribe(self, session: str, sink: RuntimeSink) -> None:
+        """Forget ``sink`` if it is still the session's."""
+
+    def send(self, message: ToRuntime) -> None:
+        """Queue a message for the worker, in order. Dropped while no worker is up. Raises RuntimeBusy."""
+
+    def statistics(self) -> RuntimeStatistics:
+        """Now."""

@@ -1,0 +1,142 @@
+"""The store port: one append-only log a session, bodies beside it, terms for owners."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import attrs
+
+from core.session.events import Record, SessionOpened
+
+
+class StoreError(Exception):
+    """Root of what a store can answer but success."""
+
+
+class SessionUnknown(StoreError):
+    """No such session."""
+
+
+class SessionExists(StoreError):
+    """A session of that id is there already."""
+
+
+class PositionConflict(StoreError):
+    """The log's head is not where the writer thought: another writer was here, or the batch was lost."""
+
+
+class TermRefused(StoreError):
+    """A newer term was given out: this server no longer owns the session."""
+
+
+class StoreFailed(StoreError):
+    """The database failed (disk, connection). Whether the batch is in is unknown until it is appended again."""
+
+
+class StoreBusy(StoreError):
+    """The writer's queue is full in items or bytes; nothing was queued."""
+
+
+@attrs.frozen
+class Body:
+    """Bytes beside the log. ``digest`` is core.session.digest.body_digest of ``data``."""
+
+    digest: str
+    data: bytes
+
+
+@attrs.frozen
+class Batch:
+    """What one step of a session adds to its log, all or nothing.
+
+    ``batch_id`` makes a repeat of the same batch a success that adds nothing. ``expected_position`` is the log's head
+    before it. ``chain`` is the chained digest over the effects and wire events that the session caused up to here.
+    """
+
+    session: str
+    term: int
+    batch_id: str
+    expected_position: int
+    records: tuple[Record, ...]
+    chain: bytes
+    bodies: tuple[Body, ...] = ()
+    urgent: bool = False
+    """Close the group-commit window now."""
+
+
+@attrs.frozen
+class StoredBatch:
+    """A batch as read back."""
+
+    batch_id: str
+    term: int
+    records: tuple[Record, ...]
+    chain: bytes
+
+
+@attrs.frozen
+class Owned:
+    """A term that was taken: every append names ``term``; ``position`` is the log's head, after ``owner_changed``."""
+
+    session: str
+    term: int
+    position: int
+
+
+@attrs.frozen
+class SessionRow:
+    """One line of a listing. ``closed``: the log's last word was session_closed."""
+
+    session: str
+    dialect: str
+    created_ns: int
+    updated_ns: int
+    position: int
+    term: int
+    server: str
+    closed: bool
+
+
+AppendDone = Callable[[StoreError | None], None]
+"""Called in the event loop, once for each batch: None when it is durable."""
+
+
+@attrs.frozen
+class StoreStatistics:
+    """The writer's queue and its work so far."""
+
+    queue_items: int
+    queue_bytes: int
+    appended_batches: int
+    commits: int
+
+
+class Store(Protocol):
+    """Logs of many sessions. Async methods wait for the database; ``append_nowait`` never does."""
+
+    async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
+        """A new log: session_opened at position 1, owner_changed (term 1) at 2. Raises SessionExists, StoreFailed."""
+
+    async def take_term(self, session: str, server: str, now_ns: int) -> Owned:
+        """Take the next term by compare-and-set; owner_changed is committed with it. Raises SessionUnknown, StoreFailed."""
+
+    def append_nowait(self, batch: Batch, done: AppendDone) -> None:
+        """Queue a batch. Batches of a session are written in order; after one fails, those queued behind it fail too.
+        ``done`` gets TermRefused, PositionConflict or StoreFailed. Raises StoreBusy."""
+
+    async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
+        """Batches whose records lie above position ``after``, in order, at most ``limit`` records (but one batch at
+        least). Empty at the head. Raises SessionUnknown."""
+
+    async def body(self, session: str, digest: str) -> bytes:
+        """Raises KeyError when there is no such body (it was erased, say)."""
+
+    async def sessions(self, limit: int = 100, after: str = "") -> Sequence[SessionRow]:
+        """Newest first."""
+
+    async def session(self, session: str) -> SessionRow:
+        """Raises SessionUnknown."""
+
+    def statistics(self) -> StoreStatistics:
+        """Now."""
