@@ -88,6 +88,7 @@ class Append:
     size_bytes: int
     start_ms: int
     audio_ms: int
+    samples: int = 0
     encoding: str = "pcm16"
     rate: int = 24_000
     event_id: str | None = None
@@ -152,6 +153,8 @@ class Commit:
     end_ms: int
     speech: bool
     create_response: bool
+    segment: int | None = None
+    """The detector's segment that the turn is, None when the client drew its bounds."""
     event_id: str | None = None
 
 
@@ -182,11 +185,13 @@ class WindowSlid:
 
 @attrs.frozen
 class ResponseStarted:
-    """An answer begins in the current epoch. ``trigger``: commit, create, queued, model."""
+    """An answer begins in the current epoch. ``trigger``: commit, create, queued, model. ``answers``: the last item of
+    the history that it answers (None: all of it)."""
 
     response_id: str
     item_id: str
     trigger: str
+    answers: str | None = None
     metadata: str = "null"
     """The client's metadata as JSON, echoed in response.created and response.done."""
     instructions: str | None = None
@@ -218,6 +223,7 @@ class Output:
     digest: str = ""
     size_bytes: int = 0
     rate: int = 24_000
+    samples: int = 0
     start_ms: int = 0
     audio_ms: int = 0
     marks: tuple[TextMark, ...] = ()

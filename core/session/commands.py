@@ -1,0 +1,298 @@
+"""Commands: what may be asked of a session. A command is decided into events, or refused.
+
+Three kinds of sender: the client (through a wire dialect), the runtime (what a model or a detector found), and the
+actor (sockets, deadlines, owners). Bodies are named by digest; the actor has the bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from core.session.config import SessionConfig
+from core.session.events import TextMark
+
+
+@attrs.frozen
+class Sent:
+    """How much of one response was handed to the socket, and when its first audio was."""
+
+    sent_ms: int
+    first_ns: int
+
+
+@attrs.frozen
+class Cursor:
+    """Where the stream stands: the last number handed to the socket, and what of recent responses was sent."""
+
+    number: int = 0
+    sent: Mapping[str, Sent] = attrs.field(factory=dict)
+
+
+# -- from the client ----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class AppendAudio:
+    """One chunk of audio in the session's input format, checked and whole samples."""
+
+    digest: str
+    size_bytes: int
+    samples: int
+    event_id: str | None = None
+    is_speech: bool | None = None
+
+
+@attrs.frozen
+class ClearInput:
+    event_id: str | None = None
+
+
+@attrs.frozen
+class CommitInput:
+    """``create_response`` None: the dialect's default, which is not to."""
+
+    create_response: bool | None = None
+    event_id: str | None = None
+
+
+@attrs.frozen
+class CreateResponse:
+    """``metadata`` is JSON text; unset options come from the session."""
+
+    metadata: str = "null"
+    instructions: str | None = None
+    modalities: tuple[str, ...] | None = None
+    max_output_tokens: int | None = None
+    out_of_band: bool = False
+    event_id: str | None = None
+
+
+@attrs.frozen
+class CancelOutput:
+    """The one way to cut an answer, whoever asks. ``reason``: client_cancelled, barge_in, output_audio_buffer_clear ...
+
+    ``quiet``: with nothing to cut, nothing happens (otherwise that is refused as response_not_active).
+    ``clear_input``: throw pending input away as well (input.cancel).
+    """
+
+    reason: str
+    response_id: str | None = None
+    quiet: bool = False
+    clear_input: bool = False
+    event_id: str | None = None
+
+
+@attrs.frozen
+class CreateItem:
+    """``item`` is the wire form as JSON text; ``kind`` message, function_call or function_call_output."""
+
+    role: str
+    text: str
+    item: str
+    item_id: str | None = None
+    previous_item_id: str | None = None
+    event_id: str | None = None
+
+
+@attrs.frozen
+class DeleteItem:
+    item_id: str
+    event_id: str | None = None
+
+
+@attrs.frozen
+class RetrieveItem:
+    item_id: str
+    event_id: str | None = None
+
+
+@attrs.frozen
+class AckPlayback:
+    """What was heard of a response (named by either id; with neither, the last one). ``truncate``: for good."""
+
+    played_ms: int
+    committed_ms: int | None = None
+    response_id: str | None = None
+    item_id: str | None = None
+    truncate: bool = False
+    event_id: str | None = None
+
+
+@attrs.frozen
+class UpdateConfig:
+    """The whole new configuration: the dialect merged the client's changes into the present one."""
+
+    config: SessionConfig
+    event_id: str | None = None
+
+
+@attrs.frozen
+class Pause:
+    event_id: str | None = None
+
+
+@attrs.frozen
+class Unpause:
+    event_id: str | None = None
+
+
+@attrs.frozen
+class Close:
+    reason: str = "client_close"
+    event_id: str | None = None
+
+
+# -- from the runtime ---------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class SpeechHeard:
+    """Speech began at ``start_ms`` of the input clock."""
+
+    segment: int
+    start_ms: int
+
+
+@attrs.frozen
+class SpeechContinues:
+    segment: int
+    speech_ms: int
+
+
+@attrs.frozen
+class SpeechFinished:
+    """The segment is over; ``text`` as in the runtime port."""
+
+    segment: int
+    start_ms: int
+    end_ms: int
+    text: str | None
+    timings: tuple[tuple[str, int], ...] = ()
+
+
+@attrs.frozen
+class TurnHeard:
+    item_id: str
+    text: str
+
+
+@attrs.frozen
+class ModelOutput:
+    """One unit of an answer; ``epoch`` is that of the lane it came from."""
+
+    epoch: int
+    response_id: str
+    unit: int
+    kind: str
+    text: str = ""
+    digest: str = ""
+    size_bytes: int = 0
+    rate: int = 24_000
+    samples: int = 0
+    marks: tuple[TextMark, ...] = ()
+    timings: tuple[tuple[str, int], ...] = ()
+
+
+@attrs.frozen
+class ModelDone:
+    """The answer's end. ``status``: completed, incomplete or failed."""
+
+    epoch: int
+    response_id: str
+    status: str = "completed"
+    reason: str = ""
+    usage: tuple[int, int] | None = None
+
+
+@attrs.frozen
+class LoseRuntime:
+    reason: str
+
+
+@attrs.frozen
+class GainRuntime:
+    lane_tokens_max: int = 0
+
+
+# -- from the actor -----------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Attach:
+    """A client takes the stream. ``sent``: what ``resumed_from`` covers of the response being delivered."""
+
+    token_hash: str
+    resumed_from: int | None = None
+    sent_response_id: str | None = None
+    sent_ms: int | None = None
+
+
+@attrs.frozen
+class ConfirmToken:
+    generation: int
+
+
+@attrs.frozen
+class Detach:
+    generation: int
+    reason: str
+
+
+@attrs.frozen
+class FireDeadline:
+    """The earliest deadline that the machine named has passed."""
+
+
+@attrs.frozen
+class FailOutput:
+    """The client does not take what was released for it (output_backpressure)."""
+
+    reason: str = "output_backpressure"
+
+
+Command = (
+    AppendAudio
+    | ClearInput
+    | CommitInput
+    | CreateResponse
+    | CancelOutput
+    | CreateItem
+    | DeleteItem
+    | RetrieveItem
+    | AckPlayback
+    | UpdateConfig
+    | Pause
+    | Unpause
+    | Close
+    | SpeechHeard
+    | SpeechContinues
+    | SpeechFinished
+    | TurnHeard
+    | ModelOutput
+    | ModelDone
+    | LoseRuntime
+    | GainRuntime
+    | Attach
+    | ConfirmToken
+    | Detach
+    | FireDeadline
+    | FailOutput
+)
+
+CLIENT_COMMANDS = (
+    AppendAudio,
+    ClearInput,
+    CommitInput,
+    CreateResponse,
+    CancelOutput,
+    CreateItem,
+    DeleteItem,
+    RetrieveItem,
+    AckPlayback,
+    UpdateConfig,
+    Pause,
+    Unpause,
+    Close,
+)

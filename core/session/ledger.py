@@ -1,0 +1,98 @@
+"""The playback ledger: how much of an answer was made, handed over, heard, and counts as history.
+
+Every millisecond that was produced is exactly one of pending, sent, invalidated. What was heard is cut at a word by the
+text marks; where there are none, in proportion, and back to a word's end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from core.session.commands import Cursor, Sent
+from core.session.state import Response, SessionState
+
+NS_PER_MS = 1_000_000
+
+PLAYED_OUT_MS = 60
+"""An answer with less than this left to play is over: nobody can cut it any more."""
+
+
+def sent_ms(response: Response, cursor: Cursor) -> int:
+    """How much of the response was handed to the socket: the log's word or the live cursor's, whichever is more."""
+    live = cursor.sent.get(response.response_id)
+    known = response.sent_ms if live is None else max(response.sent_ms, live.sent_ms)
+    return min(known, response.produced_ms - response.invalidated_ms)
+
+
+def elapsed_ms(response: Response, sent: Mapping[str, Sent], now_ns: int) -> int:
+    """Time since the first audio of the response was handed over; 0 before that."""
+    live = sent.get(response.response_id)
+    return 0 if live is None else max(0, (now_ns - live.first_ns) // NS_PER_MS)
+
+
+def assumed_heard_ms(state: SessionState, response: Response, cursor: Cursor, now_ns: int) -> int:
+    """What a client that never acks is taken to have heard (config.unacked)."""
+    if state.config.unacked == "heard_nothing":
+        return response.committed_ms
+    heard = min(sent_ms(response, cursor), elapsed_ms(response, cursor.sent, now_ns))
+    return max(heard, response.committed_ms)
+
+
+def played_now_ms(response: Response, cursor: Cursor, now_ns: int) -> int:
+    """An estimate of what has been played by now, for deciding whether the assistant is speaking (not for history)."""
+    handed = sent_ms(response, cursor)
+    if response.acked:
+        since_ack = max(0, (now_ns - response.last_ack_ns) // NS_PER_MS)
+        return min(handed, response.played_ms + since_ack)
+    return min(handed, elapsed_ms(response, cursor.sent, now_ns))
+
+
+def outstanding(response: Response, cursor: Cursor, now_ns: int) -> bool:
+    """Whether a cut would still change something for this response: it is being made, or not played out."""
+    if response.cut or response.out_of_band:
+        return False
+    if response.active:
+        return True
+    left = response.produced_ms - response.invalidated_ms - played_now_ms(response, cursor, now_ns)
+    return left > PLAYED_OUT_MS
+
+
+def speaking(state: SessionState, cursor: Cursor, now_ns: int) -> Response | None:
+    """The newest response that a cut would hit, if any."""
+    for response in reversed(state.responses.values()):
+        if outstanding(response, cursor, now_ns):
+            return response
+        if not response.cut and not response.out_of_band:
+            return None
+    return None
+
+
+def heard_chars(response: Response) -> int:
+    """How many characters of the response's text were heard."""
+    if response.produced_ms == 0:
+        return len(response.text)  # an answer in text is read as it comes
+    heard_ms = response.committed_ms
+    if heard_ms <= 0:
+        return 0
+    if not response.marks:
+        return _proportional_chars(response, heard_ms)
+    chars = 0
+    for mark_chars, end_ms in response.marks:
+        if end_ms > heard_ms:
+            break
+        chars = mark_chars
+    return chars
+
+
+def heard_text(response: Response) -> str:
+    """The prefix of the response's text that was heard."""
+    return response.text[: heard_chars(response)]
+
+
+def _proportional_chars(response: Response, heard_ms: int) -> int:
+    if heard_ms >= response.produced_ms:
+        return len(response.text)
+    chars = len(response.text) * heard_ms // response.produced_ms
+    if response.text[chars : chars + 1].isspace():
+        return chars
+    return response.text.rfind(" ", 0, chars) + 1

@@ -1,0 +1,210 @@
+"""The state of one session: a fold of its log, and nothing that is not in the log.
+
+``apply`` changes it in place (a fold of an hour is 36,000 events; copying a frozen state for each costs ten times as
+much), so a state belongs to one fold: an actor that cannot trust its memory any more throws the state away and folds
+anew. Everything in here is bounded: by the limits of the configuration, or by the constants below.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from enum import Enum
+
+import attrs
+
+from core.session.config import SessionConfig
+
+EVENT_IDS_MAX = 1_024
+"""How many of the client's last event ids are remembered, so that input that is sent again is not doubled."""
+
+RESPONSES_MAX = 64
+"""How many ended responses keep their ledger; an ack for an older one finds only the item."""
+
+PREROLL_MS = 2_000
+"""With a detector and nobody speaking, this much of the input is kept (for a new worker's ear), the rest forgotten."""
+
+ITEMS_MAX = 4_096
+"""Conversation items kept; the oldest leave first."""
+
+
+class Phase(Enum):
+    """What a session can be in. ``NEW`` only before its first event."""
+
+    NEW = "new"
+    OPEN = "open"
+    PAUSED = "paused"
+    CLOSED = "closed"
+
+
+@attrs.define
+class Response:
+    """One answer and its ledger. Invariant: committed_ms <= played_ms <= sent_ms <= produced_ms.
+
+    ``sent_ms`` is what the log knows to have been handed to the socket; the live cursor may be ahead of it.
+    """
+
+    response_id: str
+    item_id: str
+    epoch: int
+    trigger: str
+    answers: str | None
+    metadata: str
+    modalities: tuple[str, ...]
+    out_of_band: bool
+    started_ns: int
+    status: str = "in_progress"
+    reason: str = ""
+    usage: tuple[int, int] | None = None
+    text: str = ""
+    marks: list[tuple[int, int]] = attrs.field(factory=list)
+    units: int = 0
+    produced_samples: int = 0
+    produced_ms: int = 0
+    sent_ms: int = 0
+    played_ms: int = 0
+    committed_ms: int = 0
+    invalidated_ms: int = 0
+    limit_ms: int | None = None
+    """Set by a truncate: nothing beyond it is ever heard."""
+    acked: bool = False
+    last_ack_ns: int = 0
+    cut: bool = False
+    """Undelivered audio of it is dead."""
+
+    @property
+    def active(self) -> bool:
+        """Still being made."""
+        return self.status == "in_progress"
+
+
+@attrs.define
+class Item:
+    """A conversation item. ``text`` None: a user's turn whose transcript is not there (yet)."""
+
+    item_id: str
+    role: str
+    kind: str
+    text: str | None
+    response_id: str | None = None
+    source: str | None = None
+    """The client's own JSON, for items that it created."""
+    spoken: bool = False
+    transcribed: bool = False
+    """A detector or recogniser gave the text."""
+
+
+@attrs.define
+class Chunk:
+    """Audio that was appended and not committed."""
+
+    digest: str
+    size_bytes: int
+    start_ms: int
+    audio_ms: int
+
+
+@attrs.define
+class Speech:
+    """The detector's open segment. ``judged``: an overlap that was decided (or speech that is none)."""
+
+    segment: int
+    start_ms: int
+    item_id: str
+    overlap: bool
+    judged: bool
+
+
+@attrs.define
+class Input:
+    """The user's side: the input clock and what is pending on it."""
+
+    base_ms: int = 0
+    base_samples: int = 0
+    samples: int = 0
+    now_ms: int = 0
+    """How much audio the client has sent in this session: the input clock."""
+    taken_ms: int = 0
+    """Where the uncommitted part begins."""
+    pending: deque[Chunk] = attrs.field(factory=deque)
+    pending_bytes: int = 0
+    heard_speech: bool = False
+    """The client's own hint said that something of the pending input is speech."""
+    speech: Speech | None = None
+
+
+@attrs.define
+class Attachment:
+    """Who holds the stream. The previous token stays valid until the new attachment's first frame has arrived."""
+
+    generation: int = 0
+    attached: bool = False
+    token_hash: str = ""
+    previous_token_hash: str = ""
+    confirmed: bool = True
+    detached_ns: int = 0
+
+
+@attrs.define
+class SessionState:
+    """Everything the machine knows of a session."""
+
+    session_id: str = ""
+    dialect: str = ""
+    projection_version: int = 0
+    phase: Phase = Phase.NEW
+    config: SessionConfig = attrs.field(factory=SessionConfig)
+    position: int = 0
+    epoch: int = 0
+    term: int = 0
+    server: str = ""
+    opened_ns: int = 0
+    at_ns: int = 0
+    activity_ns: int = 0
+    paused_ns: int = 0
+    runtime_up: bool = False
+    lane_tokens_max: int = 0
+    spoken: bool = False
+    """The assistant has produced audio: the voice is settled."""
+    input: Input = attrs.field(factory=Input)
+    attachment: Attachment = attrs.field(factory=Attachment)
+    active: Response | None = None
+    responses: dict[str, Response] = attrs.field(factory=dict)
+    """The last responses by id, oldest first; the active one among them."""
+    items: dict[str, Item] = attrs.field(factory=dict)
+    """The conversation, in order."""
+    lane_parts: tuple[tuple[str, int], ...] = ()
+    """What the present lane was opened with: (item id, characters)."""
+    queued: deque[str] = attrs.field(factory=deque)
+    """Committed turns that wait for the active answer to end, by item id."""
+    items_made: int = 0
+    responses_made: int = 0
+    event_ids: dict[str, None] = attrs.field(factory=dict)
+    last_event_id: str | None = None
+    close_reason: str = ""
+
+    @property
+    def last_response(self) -> Response | None:
+        """The newest response, active or not."""
+        return next(reversed(self.responses.values()), None)
+
+    def response_of_item(self, item_id: str) -> Response | None:
+        """The response whose item this is, while its ledger is kept."""
+        item = self.items.get(item_id)
+        if item is None or item.response_id is None:
+            return None
+        return self.responses.get(item.response_id)
+
+
+def short_id(session_id: str) -> str:
+    """What of a session's id goes into the ids made within it."""
+    return session_id.rpartition("-")[2][:12]
+
+
+def next_item_id(state: SessionState) -> str:
+    """The id of the next item: derived from the session, so that a replay makes the same."""
+    return f"item_{short_id(state.session_id)}_{state.items_made + 1}"
+
+
+def next_response_id(state: SessionState) -> str:
+    """The id of the next response."""
+    return f"resp_{short_id(state.session_id)}_{state.responses_made + 1}"
