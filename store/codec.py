@@ -1,0 +1,112 @@
+"""Records <-> rows. An event is stored as a JSON object beside its tag and schema version, so that a log can be read
+with the sqlite3 shell; attrs classes are encoded directly.
+
+A row of an older schema version is read through one-step upcasters, each ``(tag, version) -> raw -> raw of version +
+1``. Upcasters are total over what that version could hold. Events are never rewritten: only reading knows of
+versions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import attrs
+import msgspec
+
+from core.ports.store import StoreError
+from core.session.events import EVENT_TYPES, SCHEMA_VERSIONS, TAGS, ConfigChanged, Event, Record, SessionOpened
+
+Raw = dict[str, Any]
+Upcaster = Callable[[Raw], Raw]
+
+UPCASTERS: dict[tuple[str, int], Upcaster] = {}
+"""(tag, from version) -> the step to the next version. Empty while every schema version is 1."""
+
+INT64_MAX = 2**63 - 1
+
+
+class RecordInvalid(ValueError):
+    """A record that a log cannot hold (our fault, not the database's): nothing was queued."""
+
+
+class LogUnreadable(StoreError):
+    """A row whose tag or schema version this server does not know, or whose body is not what that version says."""
+
+
+@attrs.frozen
+class Row:
+    """A record as it is stored. ``body`` is the event as a JSON object; ``position``, ``epoch`` and ``at_ns`` as in
+    Record."""
+
+    position: int
+    epoch: int
+    at_ns: int
+    type: str
+    version: int
+    body: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decoders: dict[str, msgspec.json.Decoder[Any]] = {tag: msgspec.json.Decoder(cls) for tag, cls in EVENT_TYPES.items()}
+
+
+def is_storable(text: str) -> bool:
+    """Whether every backend can hold ``text`` in a column: it has no NUL and no lone surrogate. (Inside an event's
+    JSON a NUL is escaped and harmless.)"""
+    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def encode_record(record: Record) -> Row:
+    """The row that holds ``record``. Raises RecordInvalid (lone surrogates, numbers that JSON or the database cannot
+    hold)."""
+    event = record.event
+    tag = TAGS[type(event)]
+    if not (0 < record.position <= INT64_MAX and 0 <= record.epoch <= INT64_MAX and 0 <= record.at_ns <= INT64_MAX):
+        raise RecordInvalid(f"{tag} at position {record.position}: position, epoch or at_ns is out of range")
+    try:
+        body = _encode(event)
+    except (UnicodeEncodeError, OverflowError) as fault:
+        raise RecordInvalid(f"{tag} at position {record.position}: {type(fault).__name__}") from fault
+    # JSON has no infinity and no NaN: msgspec writes null, and the log could not be read again. Only these hold floats.
+    if isinstance(event, SessionOpened | ConfigChanged) and not _reads_back(tag, body, event):
+        raise RecordInvalid(f"{tag} at position {record.position}: a number is not finite")
+    return Row(record.position, record.epoch, record.at_ns, tag, SCHEMA_VERSIONS[tag], body.decode())
+
+
+def _reads_back(tag: str, body: bytes, event: Event) -> bool:
+    try:
+        return bool(_decoders[tag].decode(body) == event)
+    except msgspec.ValidationError:
+        return False
+
+
+def decode_row(row: Row, upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS) -> Record:
+    """The record in ``row``. Raises LogUnreadable."""
+    decoder = _decoders.get(row.type)
+    if decoder is None:
+        raise LogUnreadable(f"position {row.position}: unknown event type {row.type!r}")
+    try:
+        if row.version == SCHEMA_VERSIONS[row.type]:
+            event = decoder.decode(row.body)
+        else:
+            event = msgspec.convert(upcast(row, SCHEMA_VERSIONS[row.type], upcasters), EVENT_TYPES[row.type])
+    except msgspec.DecodeError as fault:  # ValidationError is one of them
+        raise LogUnreadable(f"position {row.position}: {row.type} version {row.version}: {fault}") from fault
+    return Record(position=row.position, epoch=row.epoch, at_ns=row.at_ns, event=cast(Event, event))
+
+
+def upcast(row: Row, version: int, upcasters: Mapping[tuple[str, int], Upcaster]) -> Raw:
+    """The event in ``row`` as raw JSON of schema ``version``, one step at a time. Raises LogUnreadable for a gap in the
+    steps, which is also how a row from a newer server reads."""
+    raw: Raw = msgspec.json.decode(row.body, type=dict[str, Any])
+    for step in range(row.version, version):
+        upcaster = upcasters.get((row.type, step))
+        if upcaster is None:
+            raise LogUnreadable(f"position {row.position}: no upcaster for {row.type} version {step}")
+        raw = upcaster(raw)
+    if row.version > version:
+        raise LogUnreadable(
+            f"position {row.position}: {row.type} version {row.version} is newer than this server's {version}"
+        )
+    return raw

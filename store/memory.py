@@ -1,0 +1,279 @@
+"""A store in memory: the same contract, no disk. Simulations and tests run on it under virtual time, with scripted
+faults.
+
+A ``MemoryDatabase`` is what survives a crash; a ``MemoryStore`` is one server's way to it, and several may share one
+database. Everything happens in the event loop and in the order of the queue, so a run is as deterministic as its clock.
+``done`` is called from a task of the store's own, never from inside ``append_nowait``.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+
+import attrs
+import trio
+
+from core.ports.store import (
+    AppendDone,
+    Batch,
+    Owned,
+    SessionRow,
+    SessionUnknown,
+    StoreBusy,
+    StoredBatch,
+    StoreError,
+    StoreFailed,
+    StoreStatistics,
+)
+from core.session.events import Record, SessionOpened
+from store.codec import Row, decode_row
+from store.planning import Addition, CreateLog, Head, Request, TakeTerm, check_owner, encode_batch, plan
+from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
+
+
+@attrs.frozen
+class Fault:
+    """What happens to one request. Times in s of trio's clock.
+
+    ``before_s`` passes before it is written, ``after_s`` between its being durable and its answer. ``fail_before``:
+    it is not written and answered with StoreFailed. ``fail_after``: it is written, and answered with StoreFailed all
+    the same.
+    """
+
+    before_s: float = 0.0
+    after_s: float = 0.0
+    fail_before: bool = False
+    fail_after: bool = False
+
+
+NO_FAULT = Fault()
+FaultPolicy = Callable[[Request], Fault]
+"""Asked once for each request, in the order in which they are written."""
+
+
+def no_faults(request: Request) -> Fault:
+    """The policy of a store that works."""
+    return NO_FAULT
+
+
+@attrs.frozen
+class _Stored:
+    batch_id: str
+    term: int
+    rows: tuple[Row, ...]
+    chain: bytes
+
+    @property
+    def position(self) -> int:
+        return self.rows[-1].position
+
+
+@attrs.define
+class MemoryDatabase:
+    """The durable part."""
+
+    _heads: dict[str, Head] = attrs.field(factory=dict)
+    _batches: dict[str, list[_Stored]] = attrs.field(factory=dict)
+    _bodies: dict[tuple[str, str], bytes] = attrs.field(factory=dict)
+
+    def write(self, request: Request) -> Outcome:
+        """Carry a request out, all or nothing."""
+        try:
+            addition = plan(request, self._heads.get(request.session), self._batch_id)
+        except StoreError as refusal:
+            return refusal.with_traceback(None)
+        if addition is not None:
+            self._add(addition)
+        return self._heads[request.session].owned() if isinstance(request, CreateLog | TakeTerm) else None
+
+    def _batch_id(self, session: str, position: int) -> str | None:
+        ids = (stored.batch_id for stored in reversed(self._batches[session]) if stored.position == position)
+        return next(ids, None)
+
+    def _add(self, addition: Addition) -> None:
+        head = addition.head
+        for body in addition.bodies:
+            self._bodies.setdefault((head.session, body.digest), body.data)
+        stored = _Stored(addition.batch_id, head.term, addition.rows, head.chain)
+        self._batches.setdefault(head.session, []).append(stored)
+        self._heads[head.session] = head
+
+    def head(self, session: str) -> Head:
+        """Raises SessionUnknown."""
+        head = self._heads.get(session)
+        if head is None:
+            raise SessionUnknown(session)
+        return head
+
+    def heads(self) -> list[Head]:
+        """All sessions, newest first."""
+        return sorted(self._heads.values(), key=lambda head: (head.created_ns, head.session), reverse=True)
+
+    def body(self, session: str, digest: str) -> bytes:
+        """Raises KeyError."""
+        return self._bodies[session, digest]
+
+    def read(self, session: str, after: int, limit: int) -> list[StoredBatch]:
+        """As Store.read."""
+        self.head(session)
+        batches: list[StoredBatch] = []
+        for stored in self._batches[session]:
+            if stored.position <= after:
+                continue
+            if batches and stored.position - after > limit:
+                break
+            records = tuple(decode_row(row) for row in stored.rows if row.position > after)
+            batches.append(StoredBatch(stored.batch_id, stored.term, records, stored.chain))
+        return batches
+
+    def records(self, session: str) -> tuple[Record, ...]:
+        """A whole log, for assertions. Raises SessionUnknown."""
+        return tuple(record for batch in self.read(session, 0, 2**62) for record in batch.records)
+
+
+class MemoryStore:
+    """One server's Store on a MemoryDatabase. Made by open_memory_store."""
+
+    def __init__(self, database: MemoryDatabase, policy: FaultPolicy, limits: QueueLimits) -> None:
+        self.database = database
+        self.policy = policy
+        """May be replaced at any time."""
+        self._admission = Admission(limits)
+        self._queue: deque[Item] = deque()
+        """Invariant: bounded by the admission."""
+        self._wake = trio.Event()
+        self._idle = trio.Event()
+        self._idle.set()
+        self._closed = False
+
+    async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
+        """See Store.create. Raises RecordInvalid for what no log can hold, StoreBusy."""
+        return await self._take(CreateLog(session, server, opened, now_ns))
+
+    async def take_term(self, session: str, server: str, now_ns: int) -> Owned:
+        """See Store.take_term. Raises StoreBusy."""
+        return await self._take(TakeTerm(session, server, now_ns))
+
+    def append_nowait(self, batch: Batch, done: AppendDone) -> None:
+        """See Store.append_nowait. Raises RecordInvalid for what no log can hold."""
+
+        def answered(outcome: Outcome) -> None:
+            assert not isinstance(outcome, Owned)
+            done(outcome)
+
+        self._submit(encode_batch(batch), answered, batch.urgent)
+
+    async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
+        """See Store.read. A batch that ``after`` lies within comes without the records up to it."""
+        await trio.lowlevel.checkpoint()
+        return self.database.read(session, after, limit)
+
+    async def body(self, session: str, digest: str) -> bytes:
+        """See Store.body."""
+        await trio.lowlevel.checkpoint()
+        return self.database.body(session, digest)
+
+    async def sessions(self, limit: int = 100, after: str = "") -> Sequence[SessionRow]:
+        """See Store.sessions. Newest by creation. Raises SessionUnknown for an ``after`` that is not there."""
+        await trio.lowlevel.checkpoint()
+        heads = self.database.heads()
+        if after:
+            heads = heads[heads.index(self.database.head(after)) + 1 :]
+        return [head.listed() for head in heads[:limit]]
+
+    async def session(self, session: str) -> SessionRow:
+        """See Store.session."""
+        await trio.lowlevel.checkpoint()
+        return self.database.head(session).listed()
+
+    def statistics(self) -> StoreStatistics:
+        """See Store.statistics."""
+        return self._admission.statistics()
+
+    async def _take(self, request: CreateLog | TakeTerm) -> Owned:
+        check_owner(request)
+        outcomes: list[Outcome] = []
+        answered = trio.Event()
+
+        def answer(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        self._submit(request, answer, urgent=True)
+        await answered.wait()
+        (outcome,) = outcomes
+        if isinstance(outcome, StoreError):
+            raise outcome
+        assert outcome is not None
+        return outcome
+
+    def _submit(self, request: Request, answered: Callable[[Outcome], None], urgent: bool) -> None:
+        if self._closed:
+            raise StoreBusy("the store is closed")
+        self._queue.append(self._admission.admit(request, answered, urgent, trio.current_time()))
+        self._idle = trio.Event() if self._idle.is_set() else self._idle
+        self._wake.set()
+
+    async def _write_all(self) -> None:
+        """The writer task."""
+        while True:
+            await self._wake.wait()
+            self._wake = trio.Event()
+            while self._queue:
+                item = self._queue.popleft()
+                outcome = item.inherited() or await self._write(item.request)
+                item.note(outcome)
+                self._admission.commits += 1
+                self._admission.settle(item, outcome)
+            self._idle.set()
+
+    async def _write(self, request: Request) -> Outcome:
+        fault = self.policy(request)
+        # With a delay of 0 the answer still comes from another turn of the loop.
+        await trio.sleep(fault.before_s)
+        if fault.fail_before:
+            return StoreFailed("injected: not written")
+        outcome = self.database.write(request)
+        if fault.after_s:
+            await trio.sleep(fault.after_s)
+        if fault.fail_after and not isinstance(outcome, StoreError):
+            return StoreFailed("injected: written, its answer lost")
+        return outcome
+
+    async def drained(self) -> None:
+        """Wait until all that was queued is answered."""
+        await self._idle.wait()
+
+
+@asynccontextmanager
+async def open_memory_store(
+    database: MemoryDatabase | None = None,
+    policy: FaultPolicy = no_faults,
+    limits: QueueLimits = DEFAULT_LIMITS,
+) -> AsyncIterator[MemoryStore]:
+    """A store on ``database`` (None: an empty one). Leaving it in peace writes what is queued; leaving it cancelled
+    or by an error is a crash: what is queued is lost and never answered."""
+    store = MemoryStore(MemoryDatabase() if database is None else database, policy, limits)
+    writer = trio.CancelScope()
+    stopped = trio.Event()
+
+    async def write_all() -> None:
+        try:
+            with writer:
+                await store._write_all()
+        finally:
+            stopped.set()
+
+    # A system task, so that no exception group is put around the errors of the caller's own block.
+    trio.lowlevel.spawn_system_task(write_all)
+    try:
+        yield store
+        store._closed = True
+        await store.drained()
+    finally:
+        store._closed = True
+        writer.cancel()
+        with trio.CancelScope(shield=True):
+            await stopped.wait()
