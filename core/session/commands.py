@@ -74,13 +74,15 @@ class CancelOutput:
     """The one way to cut an answer, whoever asks. ``reason``: client_cancelled, barge_in, output_audio_buffer_clear ...
 
     ``quiet``: with nothing to cut, nothing happens (otherwise that is refused as response_not_active).
-    ``clear_input``: throw pending input away as well (input.cancel).
+    ``clear_input``: throw pending input away as well (input.cancel). ``unsent_only``: an answer that was handed over
+    whole is over for this command, even while it plays (OpenAI's response.cancel).
     """
 
     reason: str
     response_id: str | None = None
     quiet: bool = False
     clear_input: bool = False
+    unsent_only: bool = False
     event_id: str | None = None
 
 

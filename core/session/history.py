@@ -21,9 +21,9 @@ def history(state: SessionState, upto: str | None = None) -> tuple[HistoryTurn, 
     return tuple(turns)
 
 
-def lane_parts(state: SessionState) -> tuple[tuple[str, int], ...]:
-    """What a lane opened now is made of: (item id, characters) in order."""
-    return tuple((turn.item_id, len(turn.text or "")) for turn in history(state))
+def lane_parts(state: SessionState, upto: str | None = None) -> tuple[tuple[str, int], ...]:
+    """What a lane is made of that is told the history up to ``upto``: (item id, characters) in order."""
+    return tuple((turn.item_id, len(turn.text or "")) for turn in history(state, upto))
 
 
 def item_text(state: SessionState, item: Item) -> str:

@@ -173,7 +173,9 @@ class SessionState:
     items: dict[str, Item] = attrs.field(factory=dict)
     """The conversation, in order."""
     lane_parts: tuple[tuple[str, int], ...] = ()
-    """What the present lane was opened with: (item id, characters)."""
+    """What the present lane was told: (item id, characters) in order."""
+    lane_epoch: int = 0
+    """The epoch of the lane that is open in the runtime; 0: none."""
     queued: deque[str] = attrs.field(factory=deque)
     """Committed turns that wait for the active answer to end, by item id."""
     items_made: int = 0

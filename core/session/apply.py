@@ -1,0 +1,424 @@
+"""The fold: one small function for each event, each total. ``apply`` is the only place where a state changes.
+
+Events are facts and cannot be refused. What the log says is taken as it is, so nothing in here looks at a clock, asks for
+an id, or decides anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from core.session import events as e
+from core.session.history import lane_parts
+from core.session.ledger import heard_text
+from core.session.state import (
+    EVENT_IDS_MAX,
+    ITEMS_MAX,
+    PREROLL_MS,
+    RESPONSES_MAX,
+    Chunk,
+    Item,
+    Phase,
+    Response,
+    SessionState,
+    Speech,
+)
+
+
+class LogBroken(Exception):
+    """The log is not dense: a row is missing or stands twice. This is a fault of the store, never of a client."""
+
+
+def apply(state: SessionState, record: e.Record) -> SessionState:
+    """Fold one record into ``state``, in place, and return it. Raises LogBroken when positions are not dense."""
+    if record.position != state.position + 1:
+        raise LogBroken(f"position {record.position} follows {state.position}")
+    state.position = record.position
+    state.at_ns = record.at_ns
+    _APPLY[type(record.event)](state, record.event, record.at_ns)
+    return state
+
+
+def fold(records: Iterable[e.Record], state: SessionState | None = None) -> SessionState:
+    """Fold a whole log, or the rest of one."""
+    state = SessionState() if state is None else state
+    for record in records:
+        apply(state, record)
+    return state
+
+
+# -- the session and its owner ------------------------------------------------------------------------------------
+
+
+def _session_opened(state: SessionState, event: e.SessionOpened, at_ns: int) -> None:
+    state.session_id = event.session_id
+    state.dialect = event.dialect
+    state.projection_version = event.projection_version
+    state.config = event.config
+    state.phase = Phase.OPEN
+    state.epoch = 1
+    state.opened_ns = state.activity_ns = at_ns
+    state.attachment.detached_ns = at_ns
+
+
+def _config_changed(state: SessionState, event: e.ConfigChanged, at_ns: int) -> None:
+    if event.config.input_format != state.config.input_format:
+        state.input.base_ms, state.input.base_samples = state.input.now_ms, state.input.samples
+    if event.config.turn_detection is None:
+        state.input.speech = None
+    state.config = event.config
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _session_closed(state: SessionState, event: e.SessionClosed, at_ns: int) -> None:
+    state.phase = Phase.CLOSED
+    state.close_reason = event.reason
+    state.queued.clear()
+    state.input.pending.clear()
+    state.input.pending_bytes = 0
+
+
+def _owner_changed(state: SessionState, event: e.OwnerChanged, at_ns: int) -> None:
+    state.term, state.server = event.term, event.server
+    state.runtime_up = False  # the new owner has no ear and no lane of this session yet
+    state.lane_epoch = 0
+
+
+def _attached(state: SessionState, event: e.Attached, at_ns: int) -> None:
+    link = state.attachment
+    link.generation = event.generation
+    link.attached = True
+    link.previous_token_hash = link.token_hash
+    link.token_hash = event.token_hash
+    link.confirmed = event.resumed_from is None
+    state.activity_ns = at_ns
+    response = state.responses.get(event.sent_response_id or "")
+    if response is not None and event.sent_ms is not None:
+        _lower_sent(response, event.sent_ms)
+
+
+def _token_confirmed(state: SessionState, event: e.TokenConfirmed, at_ns: int) -> None:
+    if event.generation == state.attachment.generation:
+        state.attachment.confirmed = True
+        state.attachment.previous_token_hash = ""
+
+
+def _detached(state: SessionState, event: e.Detached, at_ns: int) -> None:
+    link = state.attachment
+    if event.generation == link.generation:
+        link.attached = False
+        link.detached_ns = at_ns
+    response = state.responses.get(event.response_id or "")
+    if response is not None:
+        _raise_sent(response, event.sent_ms)
+
+
+def _paused(state: SessionState, event: e.Paused, at_ns: int) -> None:
+    state.phase = Phase.PAUSED
+    state.paused_ns = state.activity_ns = at_ns
+
+
+def _unpaused(state: SessionState, event: e.Unpaused, at_ns: int) -> None:
+    state.phase = Phase.OPEN
+    state.activity_ns = at_ns
+
+
+def _nothing(state: SessionState, event: e.Event, at_ns: int) -> None:
+    """deadline_fired, window_slid: facts that no decision needs."""
+
+
+def _refused(state: SessionState, event: e.Refused, at_ns: int) -> None:
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _erased(state: SessionState, event: e.Erased, at_ns: int) -> None:
+    for item_id in event.items:
+        item = state.items.get(item_id)
+        if item is not None:
+            item.text, item.source = "", None
+
+
+# -- input --------------------------------------------------------------------------------------------------------
+
+
+def _append(state: SessionState, event: e.Append, at_ns: int) -> None:
+    side = state.input
+    side.samples += event.samples
+    side.now_ms = event.start_ms + event.audio_ms
+    side.pending.append(Chunk(event.digest, event.size_bytes, event.start_ms, event.audio_ms))
+    side.pending_bytes += event.size_bytes
+    if event.is_speech:
+        side.heard_speech = True
+    if state.config.turn_detection is not None and side.speech is None:
+        _take_input(state, side.now_ms - PREROLL_MS)
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _input_cleared(state: SessionState, event: e.InputCleared, at_ns: int) -> None:
+    _take_input(state, state.input.now_ms)
+    state.input.speech = None
+    state.input.heard_speech = False
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _speech_started(state: SessionState, event: e.SpeechStarted, at_ns: int) -> None:
+    state.input.speech = Speech(event.segment, event.start_ms, event.item_id, event.overlap, judged=not event.overlap)
+    state.items_made += 1
+    state.activity_ns = at_ns
+
+
+def _speech_stopped(state: SessionState, event: e.SpeechStopped, at_ns: int) -> None:
+    state.input.speech = None
+    state.activity_ns = at_ns
+
+
+def _overlap_decided(state: SessionState, event: e.OverlapDecided, at_ns: int) -> None:
+    speech = state.input.speech
+    if speech is not None and speech.segment == event.segment:
+        speech.judged = True
+
+
+def _commit(state: SessionState, event: e.Commit, at_ns: int) -> None:
+    _take_input(state, event.end_ms)
+    state.input.heard_speech = False
+    if event.by == "client":
+        state.items_made += 1
+        state.input.speech = None
+    _add_item(state, Item(event.item_id, "user", "message", None if event.speech else "", spoken=True))
+    if event.create_response:
+        state.queued.append(event.item_id)
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _input_transcript(state: SessionState, event: e.InputTranscript, at_ns: int) -> None:
+    item = state.items.get(event.item_id)
+    if item is not None:
+        item.text = event.text
+        item.transcribed = True
+
+
+def _take_input(state: SessionState, upto_ms: int) -> None:
+    """The input up to ``upto_ms`` is no longer pending; a chunk leaves once all of it is taken."""
+    side = state.input
+    side.taken_ms = max(side.taken_ms, min(upto_ms, side.now_ms))
+    while side.pending and side.pending[0].start_ms + side.pending[0].audio_ms <= side.taken_ms:
+        side.pending_bytes -= side.pending.popleft().size_bytes
+
+
+# -- conversation items -------------------------------------------------------------------------------------------
+
+
+def _item_created(state: SessionState, event: e.ItemCreated, at_ns: int) -> None:
+    kind = "message" if event.role in ("user", "assistant", "system") else event.role
+    role = event.role if kind == "message" else "system"
+    item = Item(event.item_id, role, kind, event.text, source=event.item)
+    state.items_made += 1
+    _add_item(state, item, event.previous_item_id)
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _item_deleted(state: SessionState, event: e.ItemDeleted, at_ns: int) -> None:
+    state.items.pop(event.item_id, None)
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _item_retrieved(state: SessionState, event: e.ItemRetrieved, at_ns: int) -> None:
+    state.activity_ns = at_ns
+
+
+def _add_item(state: SessionState, item: Item, after: str | None = None) -> None:
+    if after == "root":
+        state.items = {item.item_id: item, **state.items}
+    elif after is not None and after in state.items:
+        rebuilt: dict[str, Item] = {}
+        for key, value in state.items.items():
+            rebuilt[key] = value
+            if key == after:
+                rebuilt[item.item_id] = item
+        state.items = rebuilt
+    else:
+        state.items[item.item_id] = item
+    while len(state.items) > ITEMS_MAX:
+        del state.items[next(iter(state.items))]
+
+
+# -- answers ------------------------------------------------------------------------------------------------------
+
+
+def _response_started(state: SessionState, event: e.ResponseStarted, at_ns: int) -> None:
+    response = Response(
+        event.response_id,
+        event.item_id,
+        state.epoch,
+        event.trigger,
+        event.answers,
+        event.metadata,
+        event.modalities,
+        event.out_of_band,
+        at_ns,
+    )
+    state.responses_made += 1
+    state.items_made += 1
+    state.responses[event.response_id] = state.active = response
+    if not event.out_of_band:
+        item = Item(event.item_id, "assistant", "message", None, event.response_id, spoken="audio" in event.modalities)
+        _add_item(state, item)
+    if event.answers is not None and event.answers in state.queued:
+        state.queued.remove(event.answers)
+    state.lane_parts = lane_parts(state, event.answers)
+    _forget_old_responses(state)
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _forget_old_responses(state: SessionState) -> None:
+    while len(state.responses) > RESPONSES_MAX:
+        oldest = state.responses.pop(next(iter(state.responses)))
+        item = state.items.get(oldest.item_id)
+        if item is not None:
+            item.text, item.response_id = heard_text(oldest), None
+
+
+def _output(state: SessionState, event: e.Output, at_ns: int) -> None:
+    response = state.responses.get(event.response_id)
+    if response is None:
+        return
+    response.units = event.unit + 1
+    response.text += event.text
+    response.produced_samples += event.samples
+    response.produced_ms = event.start_ms + event.audio_ms
+    response.marks.extend((mark.chars, mark.audio_end_ms) for mark in event.marks)
+    state.activity_ns = at_ns
+    if event.audio_ms:
+        state.spoken = True
+
+
+def _tool_called(state: SessionState, event: e.ToolCalled, at_ns: int) -> None:
+    state.items_made += 1
+    _add_item(state, Item(event.item_id, "assistant", "function_call", event.arguments))
+
+
+def _response_ended(state: SessionState, event: e.ResponseEnded, at_ns: int) -> None:
+    response = state.responses.get(event.response_id)
+    if response is not None:
+        response.status, response.reason, response.usage = event.status, event.reason, event.usage
+        if event.reason == "runtime_lost" and response.units == 0 and response.answers in state.items:
+            state.queued.appendleft(response.answers)  # nothing of it was made: it is asked for again
+    if state.active is response:
+        state.active = None
+    state.activity_ns = at_ns
+
+
+def _epoch_bump(state: SessionState, event: e.EpochBump, at_ns: int) -> None:
+    state.epoch = event.epoch
+    state.lane_parts = ()
+    if event.disposition == "cut":
+        state.queued.clear()
+    response = state.responses.get(event.response_id or "")
+    if response is not None:
+        _raise_sent(response, event.sent_ms)
+        if event.disposition == "cut":
+            response.cut = True
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _output_invalidated(state: SessionState, event: e.OutputInvalidated, at_ns: int) -> None:
+    response = state.responses.get(event.response_id)
+    if response is not None:
+        response.invalidated_ms += event.invalidated_ms
+        response.cut = True
+
+
+def _playback_ack(state: SessionState, event: e.PlaybackAck, at_ns: int) -> None:
+    response = state.responses.get(event.response_id)
+    if response is not None:
+        _raise_sent(response, event.sent_ms)
+        response.played_ms = event.played_ms
+        response.committed_ms = event.committed_ms
+        if event.source == "client":
+            response.acked = True
+            response.last_ack_ns = at_ns
+        if event.truncate:
+            response.limit_ms = event.committed_ms
+    _client_was_here(state, event.event_id, at_ns)
+
+
+def _raise_sent(response: Response, sent_ms: int) -> None:
+    response.sent_ms = max(response.sent_ms, min(sent_ms, response.produced_ms))
+
+
+def _lower_sent(response: Response, sent_ms: int) -> None:
+    """A resumed client named a number below the old cursor: what lies between never arrived, so it was not heard."""
+    response.sent_ms = min(response.sent_ms, sent_ms)
+    response.played_ms = min(response.played_ms, response.sent_ms)
+    response.committed_ms = min(response.committed_ms, response.played_ms)
+
+
+# -- the runtime --------------------------------------------------------------------------------------------------
+
+
+def _lane_opened(state: SessionState, event: e.LaneOpened, at_ns: int) -> None:
+    state.lane_parts = event.parts
+    state.lane_epoch = state.epoch
+
+
+def _lane_truncated(state: SessionState, event: e.LaneTruncated, at_ns: int) -> None:
+    state.lane_parts = tuple(
+        (item_id, min(chars, event.chars) if item_id == event.item_id else chars) for item_id, chars in state.lane_parts
+    )
+
+
+def _runtime_changed(state: SessionState, event: e.RuntimeChanged, at_ns: int) -> None:
+    state.runtime_up = event.up
+    state.lane_epoch = 0
+    state.input.speech = None
+    if event.up:
+        state.lane_tokens_max = event.lane_tokens_max
+
+
+def _client_was_here(state: SessionState, event_id: str | None, at_ns: int) -> None:
+    state.activity_ns = at_ns
+    if event_id is None:
+        return
+    state.last_event_id = event_id
+    state.event_ids[event_id] = None
+    if len(state.event_ids) > EVENT_IDS_MAX:
+        del state.event_ids[next(iter(state.event_ids))]
+
+
+_APPLY: dict[type, Callable[[SessionState, Any, int], None]] = {
+    e.SessionOpened: _session_opened,
+    e.ConfigChanged: _config_changed,
+    e.SessionClosed: _session_closed,
+    e.OwnerChanged: _owner_changed,
+    e.Attached: _attached,
+    e.TokenConfirmed: _token_confirmed,
+    e.Detached: _detached,
+    e.Append: _append,
+    e.InputCleared: _input_cleared,
+    e.SpeechStarted: _speech_started,
+    e.SpeechStopped: _speech_stopped,
+    e.InputTranscript: _input_transcript,
+    e.OverlapDecided: _overlap_decided,
+    e.Commit: _commit,
+    e.LaneOpened: _lane_opened,
+    e.LaneTruncated: _lane_truncated,
+    e.WindowSlid: _nothing,
+    e.ResponseStarted: _response_started,
+    e.Output: _output,
+    e.ToolCalled: _tool_called,
+    e.ResponseEnded: _response_ended,
+    e.EpochBump: _epoch_bump,
+    e.OutputInvalidated: _output_invalidated,
+    e.PlaybackAck: _playback_ack,
+    e.ItemCreated: _item_created,
+    e.ItemDeleted: _item_deleted,
+    e.ItemRetrieved: _item_retrieved,
+    e.Refused: _refused,
+    e.Paused: _paused,
+    e.Unpaused: _unpaused,
+    e.DeadlineFired: _nothing,
+    e.RuntimeChanged: _runtime_changed,
+    e.Erased: _erased,
+}
+"""One function for each event type; a test holds the table total over ``events.EVENT_TYPES``."""

@@ -1,0 +1,133 @@
+"""The user's side: appends, clears, commits, and what the detector heard."""
+
+from __future__ import annotations
+
+from core.session import commands as c
+from core.session import events as e
+from core.session.decisions.context import Context, Decision
+from core.session.decisions.cut import cut
+from core.session.ledger import speaking
+from core.session.overlap import judge_finished, judge_ongoing, may_barge_in
+from core.session.refusals import refuse
+from core.session.state import SessionState, Speech, next_item_id
+
+
+def append_audio(ctx: Context, command: c.AppendAudio) -> Decision:
+    state, side = ctx.state, ctx.state.input
+    if command.event_id is not None and command.event_id in state.event_ids:
+        return ()  # sent again after a resume: it is in the log already
+    if side.pending_bytes + command.size_bytes > state.config.max_pending_input_bytes:
+        return refuse("input_too_large", command.event_id, "audio")
+    fmt = state.config.input_format
+    since_base = side.samples + command.samples - side.base_samples
+    end_ms = side.base_ms + since_base * 1000 // fmt.rate
+    return (
+        e.Append(
+            "audio",
+            command.digest,
+            command.size_bytes,
+            side.now_ms,
+            end_ms - side.now_ms,
+            command.samples,
+            fmt.encoding,
+            fmt.rate,
+            command.event_id,
+            command.is_speech,
+        ),
+    )
+
+
+def clear_input(ctx: Context, command: c.ClearInput) -> Decision:
+    if command.event_id is not None and command.event_id in ctx.state.event_ids:
+        return ()
+    return (e.InputCleared(command.event_id),)
+
+
+def commit_input(ctx: Context, command: c.CommitInput) -> Decision:
+    """The client closes the turn; it takes everything that is pending."""
+    state, side = ctx.state, ctx.state.input
+    if command.event_id is not None and command.event_id in state.event_ids:
+        return ()
+    if side.now_ms <= side.taken_ms:
+        return refuse("input_empty", command.event_id)
+    respond = bool(command.create_response)
+    if respond and len(state.queued) >= state.config.max_pending_commits:
+        return refuse("too_many_pending_commits", command.event_id)
+    item_id = next_item_id(state)
+    return (e.Commit(item_id, "client", side.taken_ms, side.now_ms, True, respond, None, command.event_id),)
+
+
+def speech_heard(ctx: Context, command: c.SpeechHeard) -> Decision:
+    """Speech began. Over an answer that may be cut it is an overlap, and takes the turn only when judged so."""
+    state, detection = ctx.state, ctx.state.config.turn_detection
+    if detection is None or state.input.speech is not None:
+        return ()
+    start_ms = max(command.start_ms - detection.prefix_padding_ms, state.input.taken_ms, 0)
+    item_id = next_item_id(state)
+    over_answer = speaking(state, ctx.cursor, ctx.now_ns) is not None
+    if not over_answer or may_barge_in(state.config):
+        return (e.SpeechStarted(command.segment, start_ms, item_id, over_answer),)
+    return (
+        e.SpeechStarted(command.segment, start_ms, item_id, False),
+        e.OverlapDecided("listen", "policy_listen_only", command.segment, 0, item_id),
+    )
+
+
+def speech_continues(ctx: Context, command: c.SpeechContinues) -> Decision:
+    speech = ctx.state.input.speech
+    if speech is None or speech.segment != command.segment or speech.judged:
+        return ()
+    if speaking(ctx.state, ctx.cursor, ctx.now_ns) is None:
+        return (_decided(speech, "barge_in", "answer_over", command.speech_ms),)
+    verdict = judge_ongoing(ctx.state.config, command.speech_ms)
+    if verdict is None:
+        return ()
+    return (_decided(speech, *verdict, command.speech_ms), *cut(ctx, "turn_detected"))
+
+
+def speech_finished(ctx: Context, command: c.SpeechFinished) -> Decision:
+    """The segment is over: a turn of the user's, or a remark that is not one."""
+    state, speech = ctx.state, ctx.state.input.speech
+    if speech is None or speech.segment != command.segment:
+        return ()
+    made: list[e.Event] = []
+    taken = True
+    if not speech.judged:
+        action, reason = judge_finished(state.config, command.end_ms - command.start_ms, command.text)
+        over_answer = speaking(state, ctx.cursor, ctx.now_ns) is not None
+        if action == "barge_in" and not over_answer:
+            reason = "answer_over"
+        made.append(_decided(speech, action, reason, command.end_ms - command.start_ms))
+        taken = action == "barge_in"
+        if taken and over_answer:
+            made.extend(cut(ctx, "turn_detected"))
+    made.append(e.SpeechStopped(command.segment, command.end_ms, speech.item_id, command.text, command.timings))
+    if taken:
+        made.extend(_close_turn(state, speech, command))
+    return tuple(made)
+
+
+def _close_turn(state: SessionState, speech: Speech, command: c.SpeechFinished) -> list[e.Event]:
+    detection = state.config.turn_detection
+    said_nothing = command.text is not None and not command.text.strip()
+    respond = detection is not None and detection.create_response and not said_nothing
+    if respond and len(state.queued) >= state.config.max_pending_commits:
+        respond = False
+    end_ms = max(state.input.now_ms, command.end_ms)
+    made: list[e.Event] = [
+        e.Commit(speech.item_id, "detector", speech.start_ms, end_ms, not said_nothing, respond, command.segment)
+    ]
+    if command.text is not None:
+        made.append(e.InputTranscript(speech.item_id, command.text))
+    return made
+
+
+def turn_heard(ctx: Context, command: c.TurnHeard) -> Decision:
+    item = ctx.state.items.get(command.item_id)
+    if item is None or item.transcribed:
+        return ()
+    return (e.InputTranscript(command.item_id, command.text),)
+
+
+def _decided(speech: Speech, action: str, reason: str, speech_ms: int) -> e.OverlapDecided:
+    return e.OverlapDecided(action, reason, speech.segment, speech_ms, speech.item_id)

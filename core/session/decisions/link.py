@@ -1,0 +1,90 @@
+"""Sockets, the runtime's coming and going, pauses, deadlines, the end."""
+
+from __future__ import annotations
+
+from core.session import commands as c
+from core.session import events as e
+from core.session.deadlines import earliest
+from core.session.decisions.context import Context, Decision
+from core.session.decisions.cut import cut, drain
+from core.session.state import Phase
+
+
+def attach(ctx: Context, command: c.Attach) -> Decision:
+    return (
+        e.Attached(
+            ctx.state.attachment.generation + 1,
+            command.token_hash,
+            command.resumed_from,
+            command.sent_ms,
+            command.sent_response_id,
+        ),
+    )
+
+
+def confirm_token(ctx: Context, command: c.ConfirmToken) -> Decision:
+    link = ctx.state.attachment
+    if link.confirmed or link.generation != command.generation:
+        return ()
+    return (e.TokenConfirmed(command.generation),)
+
+
+def detach(ctx: Context, command: c.Detach) -> Decision:
+    link = ctx.state.attachment
+    if not link.attached or link.generation != command.generation:
+        return ()  # an attachment of the past: its successor has the stream
+    newest = ctx.state.last_response
+    live = ctx.cursor.sent.get(newest.response_id) if newest else None
+    return (
+        e.Detached(
+            command.generation,
+            ctx.cursor.number,
+            command.reason,
+            newest.response_id if newest and live else None,
+            live.sent_ms if live else 0,
+        ),
+    )
+
+
+def pause(ctx: Context, command: c.Pause) -> Decision:
+    return () if ctx.state.phase is Phase.PAUSED else (e.Paused(),)
+
+
+def unpause(ctx: Context, command: c.Unpause) -> Decision:
+    return () if ctx.state.phase is Phase.OPEN else (e.Unpaused(),)
+
+
+def close(ctx: Context, command: c.Close) -> Decision:
+    return closing(ctx, command.reason)
+
+
+def closing(ctx: Context, reason: str) -> tuple[e.Event, ...]:
+    """The end of a session, with the one end of its answer before it."""
+    ended = cut(ctx, "session_closed") if ctx.state.active is not None else ()
+    return (*ended, e.SessionClosed(reason))
+
+
+def lose_runtime(ctx: Context, command: c.LoseRuntime) -> Decision:
+    """The worker died: the answer drains, and one of which nothing was made yet is asked for again later."""
+    state = ctx.state
+    if not state.runtime_up:
+        return ()
+    made: list[e.Event] = []
+    speech = state.input.speech
+    if speech is not None:
+        made.append(e.SpeechStopped(speech.segment, state.input.now_ms, speech.item_id))
+    made.append(e.RuntimeChanged(False, command.reason))
+    made.extend(drain(ctx, "runtime_lost"))
+    return tuple(made)
+
+
+def gain_runtime(ctx: Context, command: c.GainRuntime) -> Decision:
+    lost = drain(ctx, "runtime_lost") if ctx.state.active is not None else ()
+    return (*lost, e.RuntimeChanged(True, "", command.lane_tokens_max))
+
+
+def fire_deadline(ctx: Context, command: c.FireDeadline) -> Decision:
+    due = earliest(ctx.state)
+    if due is None or due.at_ns > ctx.now_ns:
+        return ()
+    return (e.DeadlineFired(due.kind), *closing(ctx, due.kind))

@@ -1,0 +1,156 @@
+"""The assistant's side: answers begin, are made, cut, heard, and end."""
+
+from __future__ import annotations
+
+from core.session import commands as c
+from core.session import events as e
+from core.session.decisions.context import Context, Decision
+from core.session.decisions.cut import cut, settle_heard
+from core.session.ledger import sent_ms, speaking
+from core.session.refusals import refuse
+from core.session.state import Response, SessionState, next_item_id, next_response_id
+
+
+def create_response(ctx: Context, command: c.CreateResponse) -> Decision:
+    state = ctx.state
+    if command.event_id is not None and command.event_id in state.event_ids:
+        return ()
+    if state.active is not None:
+        return refuse("response_active", command.event_id)
+    if state.lane_epoch != state.epoch:
+        return refuse("runtime_unavailable", command.event_id)
+    started = e.ResponseStarted(
+        next_response_id(state),
+        next_item_id(state),
+        "create",
+        None,
+        command.metadata,
+        command.instructions,
+        command.modalities or state.config.output_modalities,
+        command.max_output_tokens or state.config.max_output_tokens,
+        command.out_of_band,
+        command.event_id,
+    )
+    return (*settle_heard(ctx), started)
+
+
+def start_queued(ctx: Context) -> tuple[e.Event, ...]:
+    """The answer to the first turn that waits for one."""
+    state = ctx.state
+    return (
+        e.ResponseStarted(
+            next_response_id(state),
+            next_item_id(state),
+            "commit",
+            state.queued[0],
+            modalities=state.config.output_modalities,
+            max_output_tokens=state.config.max_output_tokens,
+        ),
+    )
+
+
+def cancel_output(ctx: Context, command: c.CancelOutput) -> Decision:
+    """The client cuts. A cancel that names an answer which is over is like one with nothing to cut."""
+    state = ctx.state
+    if command.event_id is not None and command.event_id in state.event_ids:
+        return ()
+    cleared = (e.InputCleared(),) if command.clear_input else ()
+    target = speaking(state, ctx.cursor, ctx.now_ns)
+    if target is not None and command.unsent_only and not target.active:
+        unsent_ms = target.produced_ms - target.invalidated_ms - sent_ms(target, ctx.cursor)
+        target = target if unsent_ms > 0 else None
+    named = command.response_id
+    if target is None or (named is not None and named != target.response_id):
+        if command.quiet or command.clear_input:
+            return cleared
+        return refuse("response_not_active", command.event_id, "response_id" if named else None)
+    return (*cleared, *cut(ctx, command.reason, command.event_id))
+
+
+def fail_output(ctx: Context, command: c.FailOutput) -> Decision:
+    """The client does not take what was released for it: this answer fails, the session lives."""
+    target = speaking(ctx.state, ctx.cursor, ctx.now_ns)
+    if target is None:
+        return ()
+    made = list(cut(ctx, command.reason))
+    for index, event in enumerate(made):
+        if isinstance(event, e.ResponseEnded):
+            made[index] = e.ResponseEnded(event.response_id, "failed", command.reason)
+    return tuple(made)
+
+
+def ack_playback(ctx: Context, command: c.AckPlayback) -> Decision:
+    """What was heard, in any order and as late as it likes; clamped to what was sent, never an error for being off."""
+    state = ctx.state
+    if command.event_id is not None and command.event_id in state.event_ids:
+        return ()
+    response = _acked_response(state, command)
+    if response is None:
+        if command.truncate and command.item_id in state.items:
+            return refuse("item_not_audio", command.event_id, "item_id")
+        code = "item_unknown" if command.item_id is not None else "response_unknown"
+        return refuse(code, command.event_id, "item_id" if command.item_id is not None else "response_id")
+    handed_ms = sent_ms(response, ctx.cursor)
+    played_ms = _clamp(command.played_ms, handed_ms)
+    if command.truncate:
+        kept_ms = played_ms if response.limit_ms is None else min(played_ms, response.limit_ms)
+        return (_ack(response, max(response.played_ms, kept_ms), kept_ms, handed_ms, command),)
+    wanted_ms = command.played_ms if command.committed_ms is None else command.committed_ms
+    base_ms = response.committed_ms if response.acked or response.limit_ms is not None else 0
+    committed_ms = max(base_ms, _clamp(wanted_ms, handed_ms))
+    if response.limit_ms is not None:
+        committed_ms = min(committed_ms, response.limit_ms)
+    played_ms = max(played_ms, response.played_ms if response.acked else 0, committed_ms)
+    return (_ack(response, played_ms, committed_ms, handed_ms, command),)
+
+
+def _acked_response(state: SessionState, command: c.AckPlayback) -> Response | None:
+    if command.response_id is not None:
+        return state.responses.get(command.response_id)
+    if command.item_id is not None:
+        return state.response_of_item(command.item_id)
+    return state.last_response
+
+
+def _clamp(ms: int, sent: int) -> int:
+    return max(0, min(ms, sent))
+
+
+def _ack(
+    response: Response, played_ms: int, committed_ms: int, handed_ms: int, command: c.AckPlayback
+) -> e.PlaybackAck:
+    return e.PlaybackAck(
+        response.response_id, played_ms, committed_ms, handed_ms, command.truncate, "client", command.event_id
+    )
+
+
+def model_output(ctx: Context, command: c.ModelOutput) -> Decision:
+    """One unit. What comes from a lane that is over never becomes an event (the first fence)."""
+    state, active = ctx.state, ctx.state.active
+    if active is None or command.epoch != state.epoch or command.response_id != active.response_id:
+        return ()
+    end_ms = (active.produced_samples + command.samples) * 1000 // command.rate
+    marks = tuple(e.TextMark(mark.chars, min(mark.audio_end_ms, end_ms)) for mark in command.marks)
+    return (
+        e.Output(
+            command.response_id,
+            active.units,
+            command.kind,
+            command.text,
+            command.digest,
+            command.size_bytes,
+            command.rate,
+            command.samples,
+            active.produced_ms,
+            end_ms - active.produced_ms,
+            marks,
+            command.timings,
+        ),
+    )
+
+
+def model_done(ctx: Context, command: c.ModelDone) -> Decision:
+    state, active = ctx.state, ctx.state.active
+    if active is None or command.epoch != state.epoch or command.response_id != active.response_id:
+        return ()
+    return (e.ResponseEnded(command.response_id, command.status, command.reason, command.usage),)

@@ -1,0 +1,156 @@
+"""The machine: a command, the time and the delivery cursor become events, a new state, and effects.
+
+Theory. A session is two small machines that run side by side and a ledger between them. The user's side goes
+silent -> speaking -> committed; the assistant's side goes idle -> answering -> idle; the ledger knows of every answer how
+much was made, handed over, heard. Each step is
+
+    decide      one function for the command's type, pure, which returns events or a refusal;
+    apply       each event is folded into the state, as it will be folded again by every replay;
+    settle      state-triggered rules (like h11's), tried until none applies: a lane is missing -> open it from the heard
+                history; a lane was told more than was heard -> truncate it; a turn waits and nobody answers -> answer it;
+    effects     what each record makes the world do, from the state after it.
+
+Three numbers only grow. The epoch is bumped by everything that ends an answer before its time, and model output of an
+older epoch decides nothing. The generation is bumped at each attachment, and a detach of an older one decides nothing. The
+term is the store's: this machine only records it.
+
+What was rejected: futures and flags for the response in flight (every race of the reports lives there); a frozen state
+(a fold ten times slower); letting decide build on its own events by hand (settle does that on the real state).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from core.session import commands as c
+from core.session import events as e
+from core.session.apply import apply
+from core.session.decisions import input as user
+from core.session.decisions import items, link, output
+from core.session.decisions.context import Context, Decision
+from core.session.decisions.cut import settle_heard
+from core.session.effects import Effect
+from core.session.history import lane_parts
+from core.session.ledger import heard_chars
+from core.session.legality import LEGAL, PHASE_CODES
+from core.session.react import effects_of
+from core.session.refusals import Refusal, refuse
+from core.session.state import Phase, SessionState
+
+SETTLE_ROUNDS_MAX = 8
+"""More rounds than this would mean that two rules feed each other: a fault of ours."""
+
+
+@attrs.frozen
+class Step:
+    """What a command led to. ``refusal`` is also among the records, as ``refused``."""
+
+    records: tuple[e.Record, ...]
+    effects: tuple[Effect, ...]
+    refusal: Refusal | None = None
+
+
+def step(state: SessionState, command: c.Command, now_ns: int, cursor: c.Cursor) -> Step:
+    """Decide ``command`` and fold what it becomes into ``state``, in place.
+
+    ``now_ns`` is the wall clock; a clock that steps back is held at the log's last time. Never raises for anything that
+    a client, a runtime or a socket can do.
+    """
+    now_ns = max(now_ns, state.at_ns)
+    decision = decide(state, command, now_ns, cursor)
+    refusal = decision if isinstance(decision, Refusal) else None
+    events = (_refused(refusal),) if refusal is not None else decision
+    assert not isinstance(events, Refusal)
+    records: list[e.Record] = []
+    effects: list[Effect] = []
+    for _ in range(SETTLE_ROUNDS_MAX):
+        for event in events:
+            record = stamp(state, event, now_ns)
+            apply(state, record)
+            records.append(record)
+            effects.extend(effects_of(record, state))
+        if not records:
+            break
+        events = settle(Context(state, now_ns, cursor))
+        if not events:
+            break
+    else:
+        raise AssertionError(f"the session does not settle: {events}")
+    return Step(tuple(records), tuple(effects), refusal)
+
+
+def decide(state: SessionState, command: c.Command, now_ns: int, cursor: c.Cursor) -> Decision:
+    """What ``command`` becomes in ``state``: events, none, or a refusal. Changes nothing."""
+    kind = type(command)
+    if state.phase not in LEGAL[kind]:
+        if kind in c.CLIENT_COMMANDS:
+            return refuse(PHASE_CODES[state.phase], getattr(command, "event_id", None))
+        return ()
+    return _DECIDE[kind](Context(state, now_ns, cursor), command)
+
+
+def settle(ctx: Context) -> tuple[e.Event, ...]:
+    """The state-triggered rules: the events of the first that applies, none at the fixed point."""
+    state = ctx.state
+    if state.phase is not Phase.OPEN or not state.runtime_up:
+        return ()
+    if state.lane_epoch != state.epoch:
+        return settle_heard(ctx) or (e.LaneOpened(lane_parts(state), "opened" if state.epoch == 1 else "reopened"),)
+    if state.active is not None:
+        return ()
+    if state.queued:
+        return settle_heard(ctx) or output.start_queued(ctx)
+    return _lane_told_too_much(state)
+
+
+def _lane_told_too_much(state: SessionState) -> tuple[e.Event, ...]:
+    """A truncate that came after the lane was told: heard-only must hold before the lane's next unit."""
+    for item_id, told in state.lane_parts:
+        response = state.response_of_item(item_id)
+        if response is not None and heard_chars(response) < told:
+            return (e.LaneTruncated(item_id, heard_chars(response)),)
+    return ()
+
+
+def stamp(state: SessionState, event: e.Event, now_ns: int) -> e.Record:
+    """``event`` at the log's next place. An epoch_bump stands in the epoch that it begins."""
+    epoch = event.epoch if isinstance(event, e.EpochBump) else state.epoch
+    return e.Record(state.position + 1, epoch, now_ns, event)
+
+
+def _refused(refusal: Refusal) -> e.Refused:
+    return e.Refused(refusal.code, refusal.message, refusal.param, refusal.event_id)
+
+
+_DECIDE: dict[type, Callable[[Context, Any], Decision]] = {
+    c.AppendAudio: user.append_audio,
+    c.ClearInput: user.clear_input,
+    c.CommitInput: user.commit_input,
+    c.SpeechHeard: user.speech_heard,
+    c.SpeechContinues: user.speech_continues,
+    c.SpeechFinished: user.speech_finished,
+    c.TurnHeard: user.turn_heard,
+    c.CreateResponse: output.create_response,
+    c.CancelOutput: output.cancel_output,
+    c.FailOutput: output.fail_output,
+    c.AckPlayback: output.ack_playback,
+    c.ModelOutput: output.model_output,
+    c.ModelDone: output.model_done,
+    c.CreateItem: items.create_item,
+    c.DeleteItem: items.delete_item,
+    c.RetrieveItem: items.retrieve_item,
+    c.UpdateConfig: items.update_config,
+    c.Pause: link.pause,
+    c.Unpause: link.unpause,
+    c.Close: link.close,
+    c.LoseRuntime: link.lose_runtime,
+    c.GainRuntime: link.gain_runtime,
+    c.Attach: link.attach,
+    c.ConfirmToken: link.confirm_token,
+    c.Detach: link.detach,
+    c.FireDeadline: link.fire_deadline,
+}
+"""One function for each command type; a test holds it total over ``commands.Command``."""
