@@ -106,18 +106,23 @@ class Admission:
     def settle(self, item: Item, outcome: Outcome) -> None:
         """Count an item out and answer it."""
         session = item.request.session
-        self.items -= 1
-        self.bytes -= item.size_bytes
-        self._session_items[session] -= 1
-        self._session_bytes[session] -= item.size_bytes
         if isinstance(item.request, AppendBatch):
             self.appended_batches += outcome is None
             # Closed only by the delivery of its own failure: until then the caller goes on in good faith.
             if isinstance(outcome, StoreError) and self._attempts[session] is item.attempt:
                 self._attempts[session] = Attempt()
+        self.withdraw(item)
+        item.answered(outcome)
+
+    def withdraw(self, item: Item) -> None:
+        """Count an item out without an answer."""
+        session = item.request.session
+        self.items -= 1
+        self.bytes -= item.size_bytes
+        self._session_items[session] -= 1
+        self._session_bytes[session] -= item.size_bytes
         if not self._session_items[session]:
             del self._session_items[session], self._session_bytes[session], self._attempts[session]
-        item.answered(outcome)
 
     def statistics(self) -> StoreStatistics:
         return StoreStatistics(self.items, self.bytes, self.appended_batches, self.commits)

@@ -1,0 +1,31 @@
+"""Opening a store by its URL."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from core.ports.store import Store
+from store.memory import open_memory_store
+from store.queueing import DEFAULT_LIMITS, QueueLimits
+from store.sql.engines import Durability
+from store.sql.sql_store import open_sql_store
+
+MEMORY_URLS = ("memory:", "sqlite+memory://")
+
+
+@asynccontextmanager
+async def open_store(
+    url: str, *, durability: Durability = "full", limits: QueueLimits = DEFAULT_LIMITS
+) -> AsyncIterator[Store]:
+    """The store at ``url``, open for the block: ``sqlite:///path``, ``postgresql://user@host/name``, or ``memory:`` for
+    one that ends with the block. ``durability``: what an acknowledged batch survives (store.sql.engines).
+
+    Leaving the block writes what is queued. Raises StoreUrlInvalid, StoreFailed.
+    """
+    if url in MEMORY_URLS:
+        async with open_memory_store(limits=limits) as memory:
+            yield memory
+    else:
+        async with open_sql_store(url, durability, limits) as store:
+            yield store

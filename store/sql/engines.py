@@ -1,0 +1,140 @@
+"""Engines: how each database is spoken to, and what ``durability`` means there.
+
+SQLite runs in WAL mode with one writing connection and a few reading ones. ``full`` syncs the log at every commit and
+survives a power cut; ``normal`` syncs at checkpoints only: kill -9 loses nothing, a power cut may lose the last commits
+(never their order). On PostgreSQL the two are ``synchronous_commit`` on and off.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+import attrs
+from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.pool import QueuePool
+
+from core.ports.store import StoreFailed
+from store.sql.schema import make_tables
+
+Durability = Literal["full", "normal"]
+
+READERS_MAX = 4
+BUSY_TIMEOUT_MS = 5_000
+"""How long a write waits for another process that writes to the same SQLite file, or for a locked row."""
+
+
+class StoreUrlInvalid(ValueError):
+    """A store URL that names no database this server can use."""
+
+
+@attrs.frozen
+class Engines:
+    """``write`` has one connection, ``read`` up to READERS_MAX."""
+
+    write: Engine
+    read: Engine
+
+    def dispose(self) -> None:
+        """Close every connection."""
+        self.read.dispose()
+        # The last connection to a SQLite file folds its log into it.
+        self.write.dispose()
+
+
+def failure(fault: DBAPIError) -> StoreFailed:
+    """What a caller may know of a database's error: its kind and code. Never the statement's values, nor its text,
+    where a database may quote them."""
+    origin = fault.orig
+    code = getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or "no code"
+    return StoreFailed(f"{type(origin).__name__}: {code}")
+
+
+def make_engines(url: str, durability: Durability) -> Engines:
+    """Connect, and make the tables where they are missing. Blocks. Raises StoreUrlInvalid, StoreFailed."""
+    parsed = parse_url(url)
+    make = _sqlite_engine if parsed.get_backend_name() == "sqlite" else _postgresql_engine
+    engines = Engines(write=make(parsed, durability, True), read=make(parsed, durability, False))
+    try:
+        with engines.write.begin() as connection:
+            make_tables(connection)
+    except DBAPIError as fault:
+        engines.dispose()
+        raise failure(fault) from fault
+    except StoreFailed:
+        engines.dispose()
+        raise
+    return engines
+
+
+def parse_url(url: str) -> URL:
+    """Raises StoreUrlInvalid."""
+    try:
+        parsed = make_url(url)
+    except ArgumentError as fault:
+        raise StoreUrlInvalid("a store URL looks like sqlite:///duologue.sqlite3 or postgresql://host/name") from fault
+    match parsed.get_backend_name():
+        case "sqlite" if parsed.database in (None, "", ":memory:"):
+            raise StoreUrlInvalid("a SQLite store needs a file; for a store in memory say memory:")
+        case "sqlite":
+            return parsed.set(drivername="sqlite+pysqlite")
+        case "postgresql" | "postgres":
+            return parsed.set(drivername="postgresql+psycopg")
+        case other:
+            raise StoreUrlInvalid(f"no store speaks {other!r}: use sqlite, postgresql or memory:")
+
+
+def _sqlite_engine(url: URL, durability: Durability, writes: bool) -> Engine:
+    assert url.database is not None
+    _make_private_file(Path(url.database))
+    engine = create_engine(url, poolclass=QueuePool, **_pool_options(writes))
+    synchronous = {"full": "FULL", "normal": "NORMAL"}[durability]
+
+    def on_connect(connection: Any, _record: object) -> None:
+        # Transactions are begun by on_begin below and not by the driver, which would do it late and never IMMEDIATE.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
+        cursor.execute("PRAGMA journal_mode=WAL")
+        cursor.execute(f"PRAGMA synchronous={synchronous}")
+        if not writes:
+            cursor.execute("PRAGMA query_only=ON")
+        cursor.close()
+
+    def on_begin(connection: Connection) -> None:
+        # IMMEDIATE takes the write lock before the first read: what is read of a head stays true until the commit.
+        connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+
+    event.listen(engine, "connect", on_connect)
+    event.listen(engine, "begin", on_begin)
+    return engine
+
+
+def _make_private_file(path: Path) -> None:
+    """Logs are people's conversations: a new file is its owner's only (SQLite's side files take its mode)."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    except OSError as fault:
+        raise StoreFailed(f"the store's file cannot be opened: {fault.strerror}") from fault
+
+
+def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine:
+    settings = {
+        "synchronous_commit": {"full": "on", "normal": "off"}[durability],
+        "lock_timeout": BUSY_TIMEOUT_MS,
+        "default_transaction_read_only": "off" if writes else "on",
+    }
+    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    arguments = {"options": options, "connect_timeout": 5, "application_name": "duologue"}
+    try:
+        return create_engine(url, connect_args=arguments, **_pool_options(writes))
+    except ModuleNotFoundError as fault:
+        raise StoreUrlInvalid("PostgreSQL needs the package psycopg") from fault
+
+
+def _pool_options(writes: bool) -> dict[str, Any]:
+    # hide_parameters: a statement's values are conversation content and must not stand in an error's text.
+    return {"pool_size": 1 if writes else READERS_MAX, "max_overflow": 0, "hide_parameters": True}

@@ -1,0 +1,111 @@
+"""The tables.
+
+A session's row is the lock and the fence: it holds the term and the head of the log, and every write locks it first.
+Events and batches are keyed by (session, position): one writer's order is the key's order, a second writer's row would
+collide. On SQLite both are clustered by that key (WITHOUT ROWID), so that a replay reads one stretch of the file.
+Bodies are big: they keep their rowid, so that new ones go to the end of the table wherever their digest falls in the
+index.
+
+The tables are made by ``create_all``. ``store_schema`` holds their version; migrations from version 1 on are Alembic's.
+"""
+
+from __future__ import annotations
+
+from sqlalchemy import (
+    BigInteger,
+    Boolean,
+    Column,
+    Connection,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    insert,
+    select,
+    text,
+)
+
+from core.ports.store import StoreFailed
+
+SCHEMA_VERSION = 1
+
+metadata = MetaData()
+
+# Names are compared and ordered byte by byte on every backend.
+_Name = Text().with_variant(Text(collation="C"), "postgresql")
+
+store_schema = Table("store_schema", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("session", _Name, primary_key=True),
+    Column("dialect", Text, nullable=False),
+    Column("created_ns", BigInteger, nullable=False),
+    Column("updated_ns", BigInteger, nullable=False),
+    Column("position", BigInteger, nullable=False),
+    Column("epoch", BigInteger, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("server", Text, nullable=False),
+    Column("chain", LargeBinary, nullable=False),
+    Column("closed", Boolean, nullable=False),
+    Index("sessions_by_age", "created_ns", "session"),
+)
+"""One row a session. The columns are store.planning.Head's fields, in order."""
+
+batches = Table(
+    "batches",
+    metadata,
+    Column("session", _Name, primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("batch_id", Text, nullable=False),
+    Column("term", BigInteger, nullable=False),
+    Column("chain", LargeBinary, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""``position`` is that of the batch's last record."""
+
+events = Table(
+    "events",
+    metadata,
+    Column("session", _Name, primary_key=True),
+    Column("position", BigInteger, primary_key=True),
+    Column("epoch", BigInteger, nullable=False),
+    Column("at_ns", BigInteger, nullable=False),
+    Column("type", Text, nullable=False),
+    Column("version", Integer, nullable=False),
+    Column("body", Text, nullable=False),
+    sqlite_with_rowid=False,
+)
+"""``body`` is the event as JSON. The columns after ``session`` are store.codec.Row's fields, in order."""
+
+RAW = "raw"
+
+bodies = Table(
+    "bodies",
+    metadata,
+    Column("session", _Name, primary_key=True),
+    Column("digest", _Name, primary_key=True),
+    Column("coding", Text, nullable=False),
+    Column("size_bytes", BigInteger, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+)
+"""``coding`` says how ``data`` holds the ``size_bytes`` bytes: ``raw`` is as they are."""
+
+_ADVISORY_LOCK = 0x6475_6F6C
+"""Any constant: it names the making of tables among the users of a PostgreSQL database."""
+
+
+def make_tables(connection: Connection) -> None:
+    """Make what is missing, in the connection's transaction. Raises StoreFailed when the tables are of another
+    version."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
+    metadata.create_all(connection)
+    version = connection.execute(select(store_schema.c.version)).scalar()
+    if version is None:
+        connection.execute(insert(store_schema), {"version": SCHEMA_VERSION})
+    elif version != SCHEMA_VERSION:
+        raise StoreFailed(f"the database's tables are of version {version}, this server knows {SCHEMA_VERSION}")

@@ -1,0 +1,166 @@
+"""The Store on SQLAlchemy: what waits for the database waits in threads, what must not wait goes to the writer's
+queue."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import TypeVar
+
+import trio
+from sqlalchemy import Connection
+from sqlalchemy.exc import DBAPIError
+
+from core.ports.store import (
+    AppendDone,
+    Batch,
+    Owned,
+    SessionRow,
+    SessionUnknown,
+    StoreBusy,
+    StoredBatch,
+    StoreError,
+    StoreStatistics,
+)
+from core.session.events import SessionOpened
+from store.codec import is_storable
+from store.planning import CreateLog, Request, TakeTerm, check_owner, encode_batch
+from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
+from store.sql import reading
+from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
+from store.sql.transaction import commit_group
+from store.sql.writer import GroupLimits, GroupWriter
+
+T = TypeVar("T")
+
+
+class SqlStore:
+    """One server's Store in a database. Made by open_sql_store; every method is called in its event loop."""
+
+    def __init__(self, engines: Engines, queue: QueueLimits, group: GroupLimits) -> None:
+        self._engines = engines
+        self._admission = Admission(queue)
+        self._readers = trio.CapacityLimiter(READERS_MAX)
+        self._loop = trio.lowlevel.current_trio_token()
+        self._writer = GroupWriter(partial(commit_group, engines.write), self._deliver, group)
+
+    async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
+        """See Store.create. Raises RecordInvalid for what no log can hold, StoreBusy. Cancelled, it may still
+        happen."""
+        return await self._take(CreateLog(session, server, opened, now_ns))
+
+    async def take_term(self, session: str, server: str, now_ns: int) -> Owned:
+        """See Store.take_term. Raises StoreBusy. Cancelled, it may still happen; the next term is then one higher."""
+        return await self._take(TakeTerm(session, server, now_ns))
+
+    def append_nowait(self, batch: Batch, done: AppendDone) -> None:
+        """See Store.append_nowait. Raises RecordInvalid for what no log can hold."""
+
+        def answered(outcome: Outcome) -> None:
+            assert not isinstance(outcome, Owned)
+            done(outcome)
+
+        self._submit(encode_batch(batch), answered, batch.urgent)
+
+    async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
+        """See Store.read. A batch that ``after`` lies within comes without the records up to it. Raises StoreFailed,
+        LogUnreadable."""
+        return await self._read(partial(reading.read_batches, session=_known(session), after=after, limit=limit))
+
+    async def body(self, session: str, digest: str) -> bytes:
+        """See Store.body. Raises StoreFailed too, also when the bytes are not those that were stored."""
+        if not (is_storable(session) and is_storable(digest)):
+            raise KeyError(digest)
+        return await self._read(partial(reading.read_body, session=session, digest=digest))
+
+    async def sessions(self, limit: int = 100, after: str = "") -> Sequence[SessionRow]:
+        """See Store.sessions. Newest by creation. Raises SessionUnknown for an ``after`` that is not there,
+        StoreFailed."""
+        return await self._read(partial(reading.read_sessions, limit=limit, after=_known(after)))
+
+    async def session(self, session: str) -> SessionRow:
+        """See Store.session. Raises StoreFailed too."""
+        head = await self._read(partial(reading.read_head, session=_known(session)))
+        return head.listed()
+
+    def statistics(self) -> StoreStatistics:
+        """See Store.statistics."""
+        return self._admission.statistics()
+
+    async def _take(self, request: CreateLog | TakeTerm) -> Owned:
+        check_owner(request)
+        outcomes: list[Outcome] = []
+        answered = trio.Event()
+
+        def answer(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            answered.set()
+
+        self._submit(request, answer, urgent=True)
+        await answered.wait()
+        (outcome,) = outcomes
+        if isinstance(outcome, StoreError):
+            raise outcome
+        assert outcome is not None
+        return outcome
+
+    def _submit(self, request: Request, answered: Callable[[Outcome], None], urgent: bool) -> None:
+        item = self._admission.admit(request, answered, urgent, time.monotonic())
+        if not self._writer.submit(item):
+            self._admission.withdraw(item)
+            raise StoreBusy("the store is closed")
+
+    def _deliver(self, outcomes: list[tuple[Item, Outcome]]) -> None:
+        """In the writer's thread."""
+        try:
+            self._loop.run_sync_soon(self._settle, outcomes)
+        except trio.RunFinishedError:
+            # The event loop is gone, and everyone who waited with it.
+            return
+
+    def _settle(self, outcomes: list[tuple[Item, Outcome]]) -> None:
+        self._admission.commits += 1
+        for item, outcome in outcomes:
+            self._admission.settle(item, outcome)
+
+    async def _read(self, query: Callable[[Connection], T]) -> T:
+        return await trio.to_thread.run_sync(self._read_in_thread, query, limiter=self._readers)
+
+    def _read_in_thread(self, query: Callable[[Connection], T]) -> T:
+        try:
+            with self._engines.read.connect() as connection:
+                return query(connection)
+        except DBAPIError as fault:
+            raise failure(fault) from fault
+
+
+def _known(session: str) -> str:
+    """A name that no backend can hold names no session."""
+    if not is_storable(session):
+        raise SessionUnknown("a name with a NUL or a lone surrogate")
+    return session
+
+
+@asynccontextmanager
+async def open_sql_store(
+    url: str,
+    durability: Durability = "full",
+    queue: QueueLimits = DEFAULT_LIMITS,
+    group: GroupLimits | None = None,
+) -> AsyncIterator[SqlStore]:
+    """A store in the database at ``url``; its tables are made where they are missing. Leaving it writes what is queued.
+
+    Raises StoreUrlInvalid, StoreFailed.
+    """
+    engines = await trio.to_thread.run_sync(make_engines, url, durability)
+    store = SqlStore(engines, queue, group or GroupLimits())
+    store._writer.start()
+    try:
+        yield store
+    finally:
+        # What is queued was promised to be tried, and a cancelled server has time for one more group.
+        with trio.CancelScope(shield=True):
+            await trio.to_thread.run_sync(store._writer.close)
+            await trio.to_thread.run_sync(engines.dispose)

@@ -1,0 +1,211 @@
+"""One transaction for the requests of many sessions, and what becomes of them when it fails.
+
+A group is decided first and written after: the heads of all its sessions are locked by one query, each request is
+judged against the head that those before it left (store.planning), and then the rows of all that passed are inserted
+table by table, bodies first. A refusal is found before anything of it was written, so it costs the others nothing.
+
+A database error before the commit undoes the whole group; each session is then tried again by itself, so that one
+session's bad row fails that session only. An error of the commit itself is not tried again: nobody knows whether the
+group is in, and after a failed fsync the next one may lie. Whoever asked settles it by appending the same batch
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import attrs
+from sqlalchemy import Connection, Engine, bindparam, insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.exc import DBAPIError
+
+from core.ports.store import StoreError, StoreFailed
+from store.planning import Addition, AppendBatch, Head, plan
+from store.queueing import Item, Outcome
+from store.sql.engines import failure
+from store.sql.schema import RAW, batches, bodies, events, sessions
+
+_LOCK_HEADS = (
+    select(sessions)
+    .where(sessions.c.session.in_(bindparam("names", expanding=True)))
+    # Everyone locks in the same order: no two servers wait for each other.
+    .order_by(sessions.c.session)
+    .with_for_update()
+)
+_BATCH_AT = select(batches.c.batch_id).where(
+    batches.c.session == bindparam("at_session"), batches.c.position == bindparam("at_position")
+)
+_INSERT_SESSIONS = insert(sessions)
+_UPDATE_SESSIONS = update(sessions).where(sessions.c.session == bindparam("of_session"))
+_INSERT_BATCHES = insert(batches)
+_INSERT_EVENTS = insert(events)
+_INSERT_BODIES = {
+    "sqlite": sqlite.insert(bodies).on_conflict_do_nothing(),
+    "postgresql": postgresql.insert(bodies).on_conflict_do_nothing(),
+}
+
+Parameters = list[dict[str, Any]]
+
+
+class GroupFailed(Exception):
+    """The database cannot be reached, or its commit failed: trying the sessions one by one would not help."""
+
+    def __init__(self, error: StoreFailed) -> None:
+        super().__init__(str(error))
+        self.error = error
+
+
+def commit_group(engine: Engine, items: Sequence[Item]) -> list[Outcome]:
+    """Write a group; one outcome for each item, in order. Never raises a database's error."""
+    try:
+        return _transact(engine, items)
+    except GroupFailed as fault:
+        return _failed(items, fault.error)
+    except DBAPIError:
+        return _one_by_one(engine, items)
+
+
+def _one_by_one(engine: Engine, items: Sequence[Item]) -> list[Outcome]:
+    """Each session in a transaction of its own, until the database itself fails."""
+    by_session: dict[str, list[Item]] = {}
+    for item in items:
+        by_session.setdefault(item.request.session, []).append(item)
+    outcomes: dict[Item, Outcome] = {}
+    lost: StoreFailed | None = None
+    for of_session in by_session.values():
+        try:
+            results = _failed(of_session, lost) if lost else _transact(engine, of_session)
+        except GroupFailed as fault:
+            lost = fault.error
+            results = _failed(of_session, lost)
+        except DBAPIError as fault:
+            results = _failed(of_session, failure(fault))
+        outcomes.update(zip(of_session, results, strict=True))
+    return [outcomes[item] for item in items]
+
+
+def _failed(items: Iterable[Item], error: StoreFailed) -> list[Outcome]:
+    """Everything fails with ``error`` but what had been refused already."""
+    outcomes: list[Outcome] = []
+    for item in items:
+        item.note(error)
+        outcomes.append(item.inherited() or error)
+    return outcomes
+
+
+def _transact(engine: Engine, items: Sequence[Item]) -> list[Outcome]:
+    with _begin(engine) as connection:
+        names = sorted({item.request.session for item in items})
+        heads = {row.session: Head(*row) for row in connection.execute(_LOCK_HEADS, {"names": names})}
+        group = _Group(connection, heads)
+        outcomes = [group.decide(item) for item in items]
+        group.write()
+        try:
+            connection.commit()
+        except DBAPIError as fault:
+            # Whatever state this connection is in, no later group builds on it.
+            connection.invalidate()
+            raise GroupFailed(failure(fault)) from fault
+    return outcomes
+
+
+def _begin(engine: Engine) -> Connection:
+    try:
+        connection = engine.connect()
+    except DBAPIError as fault:
+        raise GroupFailed(failure(fault)) from fault
+    try:
+        connection.begin()
+    except DBAPIError as fault:
+        connection.close()
+        raise GroupFailed(failure(fault)) from fault
+    return connection
+
+
+@attrs.define
+class _Group:
+    _connection: Connection
+    _heads: dict[str, Head]
+    _additions: list[Addition] = attrs.field(factory=list)
+
+    def decide(self, item: Item) -> Outcome:
+        """Judge one item. What passes moves its session's head for those behind it."""
+        request = item.request
+        inherited = item.inherited()
+        if inherited is not None:
+            return inherited
+        try:
+            addition = plan(request, self._heads.get(request.session), self._batch_at)
+        except StoreError as refusal:
+            # The caller's traceback counts, not this thread's frames with the whole group in them.
+            error = refusal.with_traceback(None)
+            item.note(error)
+            return error
+        if addition is not None:
+            self._additions.append(addition)
+            self._heads[request.session] = addition.head
+        return None if isinstance(request, AppendBatch) else self._heads[request.session].owned()
+
+    def _batch_at(self, session: str, position: int) -> str | None:
+        for addition in self._additions:
+            if addition.head.session == session and addition.head.position == position:
+                return addition.batch_id
+        found = self._connection.execute(_BATCH_AT, {"at_session": session, "at_position": position}).scalar()
+        return None if found is None else str(found)
+
+    def write(self) -> None:
+        """Insert everything, bodies before the rows that name them."""
+        created = {addition.head.session for addition in self._additions if addition.created}
+        changed = {addition.head.session: addition.head for addition in self._additions}
+        self._execute(_INSERT_BODIES[self._connection.dialect.name], _body_parameters(self._additions))
+        self._execute(_INSERT_EVENTS, _event_parameters(self._additions))
+        self._execute(_INSERT_BATCHES, _batch_parameters(self._additions))
+        self._execute(_INSERT_SESSIONS, [_columns(changed[session]) for session in created])
+        updated = [head for session, head in changed.items() if session not in created]
+        self._execute(_UPDATE_SESSIONS, [{"of_session": head.session, **_columns(head)} for head in updated])
+
+    def _execute(self, statement: Any, parameters: Parameters) -> None:
+        if parameters:
+            self._connection.execute(statement, parameters)
+
+
+def _columns(head: Head) -> dict[str, Any]:
+    return attrs.asdict(head, recurse=False)
+
+
+def _body_parameters(additions: Iterable[Addition]) -> Parameters:
+    distinct = {(addition.head.session, body.digest): body.data for addition in additions for body in addition.bodies}
+    return [
+        {"session": session, "digest": digest, "coding": RAW, "size_bytes": len(data), "data": data}
+        for (session, digest), data in distinct.items()
+    ]
+
+
+def _event_parameters(additions: Iterable[Addition]) -> Parameters:
+    return [
+        {
+            "session": addition.head.session,
+            "position": row.position,
+            "epoch": row.epoch,
+            "at_ns": row.at_ns,
+            "type": row.type,
+            "version": row.version,
+            "body": row.body,
+        }
+        for addition in additions
+        for row in addition.rows
+    ]
+
+
+def _batch_parameters(additions: Iterable[Addition]) -> Parameters:
+    return [
+        {
+            "session": addition.head.session,
+            "position": addition.head.position,
+            "batch_id": addition.batch_id,
+            "term": addition.head.term,
+            "chain": addition.head.chain,
+        }
+        for addition in additions
+    ]

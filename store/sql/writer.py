@@ -1,0 +1,123 @@
+"""The writer thread: it groups what is queued and commits each group at once.
+
+The first item of a group opens a window of a few ms in which others may join; an urgent item, a full group or the
+store's closing ends it. While a commit runs the next group gathers, so under load the window costs nothing. The
+database is only ever called from here: a checkpoint or a slow disk stalls this thread, never the event loop.
+
+The thread knows no trio: it gets items by ``submit`` and gives outcomes to ``deliver``.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+
+import attrs
+
+from core.ports.store import StoreFailed
+from store.queueing import Item, Outcome
+
+Execute = Callable[[Sequence[Item]], list[Outcome]]
+"""Writes a group; blocks; one outcome for each item, in order."""
+Deliver = Callable[[list[tuple[Item, Outcome]]], None]
+"""Called in the writer's thread after each group; must not block."""
+
+
+@attrs.frozen
+class GroupLimits:
+    """When a group is closed: its age in s, its items, its bytes."""
+
+    window_s: float = 0.005
+    items_max: int = 1_024
+    bytes_max: int = 8 * 1024 * 1024
+
+
+class GroupWriter:
+    """One thread that writes what is submitted, in order."""
+
+    def __init__(self, execute: Execute, deliver: Deliver, limits: GroupLimits) -> None:
+        self._execute = execute
+        self._deliver = deliver
+        self._limits = limits
+        self._changed = threading.Condition()
+        self._queue: deque[Item] = deque()
+        """Guarded by _changed, like all below. Bounded by the store's admission."""
+        self._queue_bytes = 0
+        self._urgent = 0
+        self._closing = False
+        self._thread = threading.Thread(target=self._run, name="store-writer")
+
+    def start(self) -> None:
+        """Call once."""
+        self._thread.start()
+
+    def submit(self, item: Item) -> bool:
+        """Queue an item. False: the writer is closing, or has crashed, and the item was not queued."""
+        with self._changed:
+            if self._closing:
+                return False
+            self._queue.append(item)
+            self._queue_bytes += item.size_bytes
+            self._urgent += item.urgent
+            # A thread that is awake costs the event loop its lock: wake it to open a window and to close one early.
+            if len(self._queue) == 1 or self._is_due_early():
+                self._changed.notify()
+            return True
+
+    def close(self) -> None:
+        """Write what is queued, then end. Blocks until the last outcome was delivered."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify()
+        self._thread.join()
+
+    def _is_due_early(self) -> bool:
+        limits = self._limits
+        full = len(self._queue) >= limits.items_max or self._queue_bytes >= limits.bytes_max
+        return full or self._urgent > 0 or self._closing
+
+    def _run(self) -> None:
+        group: list[Item] = []
+        try:
+            while group := self._next_group():
+                outcomes = self._execute(group)
+                self._deliver(list(zip(group, outcomes, strict=True)))
+        finally:
+            # Empty after a good end. After a bug in execute nobody may wait for ever for an answer.
+            self._abandon(group)
+
+    def _abandon(self, group: list[Item]) -> None:
+        error = StoreFailed("the store's writer has stopped")
+        with self._changed:
+            self._closing = True
+            lost = [*group, *self._queue]
+            self._queue.clear()
+        for item in lost:
+            item.note(error)
+        if lost:
+            self._deliver([(item, error) for item in lost])
+
+    def _next_group(self) -> list[Item]:
+        """Wait for the next group; empty at the end."""
+        with self._changed:
+            while not self._queue and not self._closing:
+                self._changed.wait()
+            while self._queue and not self._is_due_early():
+                left_s = self._queue[0].queued_at + self._limits.window_s - time.monotonic()
+                if left_s <= 0:
+                    break
+                self._changed.wait(left_s)
+            return self._take()
+
+    def _take(self) -> list[Item]:
+        group: list[Item] = []
+        size_bytes = 0
+        while self._queue and len(group) < self._limits.items_max and size_bytes < self._limits.bytes_max:
+            item = self._queue.popleft()
+            group.append(item)
+            size_bytes += item.size_bytes
+            self._urgent -= item.urgent
+        self._queue_bytes -= size_bytes
+        return group
