@@ -1,0 +1,310 @@
+// The page: joins microphone, connection, conversation, player and view.
+
+import { Conversation } from "./conversation.js";
+import { AckPacer } from "./heard.js";
+import { LaneHistory, LaneView } from "./lanes.js";
+import { LatencyMeter } from "./latency.js";
+import { Link } from "./link.js";
+import { Microphone, MicrophoneError } from "./microphone.js";
+import { noticeFor } from "./notices.js";
+import { Player } from "./player.js";
+import { CHUNK_MS, idMaker, pcm16ToBase64, sessionRequest, socketUrl } from "./protocol.js";
+import { View } from "./view.js";
+
+const LEVEL_MS = 20;
+const now = () => performance.now();
+
+class App {
+  constructor() {
+    this.view = new View();
+    this.talk = new Conversation();
+    this.acks = new AckPacer();
+    this.latency = new LatencyMeter();
+    this.lanes = new LaneHistory();
+    this.laneView = new LaneView(this.view.canvas, this.lanes, now);
+    this.newItemId = idMaker("item");
+    this.userSpeaks = false;
+    this.microphone = new Microphone({ onChunk: (chunk) => this.heardUser(chunk), onLost: () => this.notify("microphone_lost") });
+    this.player = new Player({
+      onStarted: (id, latencyMs) => this.answerStarted(id, latencyMs),
+      onProgress: (id, playedMs, level) => this.answerPlays(id, playedMs, level),
+      onFinished: (id, playedMs) => this.answerFinished(id, playedMs),
+      onTrouble: (code) => this.notify(code),
+    });
+    this.link = new Link({
+      url: socketUrl(location),
+      session: sessionRequest,
+      onEvent: (event) => this.serverSaid(event),
+      onState: (state, detail) => this.linkChanged(state, detail),
+      newEventId: idMaker("event"),
+      world: browserWorld(),
+    });
+    this.bind();
+    this.refresh();
+    this.animate();
+  }
+
+  get isRunning() {
+    return ["connecting", "open", "reconnecting"].includes(this.link.state);
+  }
+
+  bind() {
+    const { view } = this;
+    view.startButton.addEventListener("click", () => (this.isRunning ? this.link.stop() : this.start()));
+    view.muteButton.addEventListener("click", () => this.microphoneButton());
+    view.interruptButton.addEventListener("click", () => this.interrupt());
+    view.form.addEventListener("submit", (event) => {
+      event.preventDefault();
+      this.write(view.message.value);
+      view.message.value = "";
+    });
+    view.welcome.addEventListener("click", ({ target }) => {
+      if (target.closest(".example")) this.write(target.textContent);
+    });
+    document.addEventListener("keydown", (event) => this.key(event));
+    window.addEventListener("online", () => this.link.retryNow());
+    window.addEventListener("pagehide", () => this.microphone.close());
+    const scheme = window.matchMedia("(prefers-color-scheme: dark)");
+    scheme.addEventListener("change", () => this.laneView.readColours());
+  }
+
+  key(event) {
+    if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+    if (event.key === "Escape" && this.canInterrupt) this.interrupt();
+    const typing = event.target.closest?.("input, textarea");
+    if (event.key.toLowerCase() === "m" && !typing && this.microphone.isOpen) this.mute(!this.microphone.muted);
+  }
+
+  /** Mutes; in a conversation that began by typing it switches the microphone on. */
+  microphoneButton() {
+    return this.microphone.isOpen ? this.mute(!this.microphone.muted) : this.start();
+  }
+
+  /** Microphone first: nobody waits for a server only to learn that the microphone is blocked. */
+  async start() {
+    this.view.hideNotice();
+    this.view.startButton.disabled = true;
+    try {
+      await Promise.all([this.player.open(), this.microphone.open()]);
+      this.link.start();
+    } catch (error) {
+      if (!(error instanceof MicrophoneError)) throw error;
+      this.notify(error.code);
+    } finally {
+      this.view.startButton.disabled = false;
+      this.refresh();
+    }
+  }
+
+  mute(muted) {
+    this.microphone.setMuted(muted);
+    this.view.say(muted ? "Microphone muted" : "Microphone on");
+    this.refresh();
+  }
+
+  /** A typed message; it cuts an answer like a spoken one. */
+  async write(raw) {
+    const text = raw.trim();
+    if (text === "") return;
+    await this.player.open();
+    if (!this.isRunning) {
+      this.view.hideNotice();
+      this.link.start();
+    }
+    if (this.canInterrupt) await this.interrupt();
+    const id = this.newItemId();
+    this.talk.typed(id, text);
+    this.latency.asked(now());
+    const content = [{ type: "input_text", text }];
+    this.link.send({ type: "conversation.item.create", item: { id, type: "message", role: "user", content } });
+    this.link.send({ type: "response.create" });
+    this.refresh();
+  }
+
+  get canInterrupt() {
+    return this.link.state === "open" && (this.player.isPlaying || this.talk.activeResponse !== null);
+  }
+
+  /** Silence at once; then the server learns what was heard, then that it was cut: in this order it cuts exactly there. */
+  async interrupt() {
+    const active = this.talk.activeResponse;
+    if (active !== null) {
+      this.player.forget(active);
+      this.talk.cutHere(active);
+    }
+    await this.cut(null);
+    this.link.send({ type: "barge_in" });
+    this.view.say("Interrupted");
+  }
+
+  async cut(id) {
+    const atMs = now();
+    for (const { id: cutId, playedMs, unheardMs } of await this.player.flush(id)) {
+      this.talk.heard(cutId, playedMs);
+      this.talk.cutHere(cutId);
+      this.acknowledge(cutId, this.acks.final(cutId, playedMs, now()));
+      this.lanes.cut(atMs, unheardMs);
+    }
+    this.refresh();
+  }
+
+  acknowledge(responseId, playedMs) {
+    if (playedMs !== null) this.link.send({ type: "playback.ack", response_id: responseId, played_ms: playedMs });
+  }
+
+  heardUser({ pcm, levels }) {
+    const endMs = now();
+    levels.forEach((level, index) => {
+      const atMs = endMs - (levels.length - 1 - index) * LEVEL_MS;
+      this.lanes.level("you", atMs, level);
+      this.latency.level(atMs, level);
+    });
+    if (this.isRunning) this.link.send({ type: "input_audio_buffer.append", audio: pcm16ToBase64(pcm) }, CHUNK_MS);
+  }
+
+  answerStarted(_id, outputLatencyMs) {
+    const waitedMs = this.latency.answered(now() + outputLatencyMs);
+    if (waitedMs !== null) this.view.showLatency(waitedMs);
+    this.refresh();
+  }
+
+  answerPlays(id, playedMs, level) {
+    this.lanes.level("it", now(), level);
+    this.talk.heard(id, playedMs);
+    this.acknowledge(id, this.acks.progress(id, playedMs, now()));
+    this.refresh();
+  }
+
+  answerFinished(id, playedMs) {
+    this.talk.heard(id, playedMs);
+    this.acknowledge(id, this.acks.final(id, playedMs, now()));
+    const turn = this.talk.byResponse(id);
+    if (turn !== undefined) this.view.say(`Assistant: ${turn.text}`);
+    this.refresh();
+  }
+
+  serverSaid(event) {
+    const prebufferMs = event.session?.recommended_prebuffer_ms;
+    if (Number.isFinite(prebufferMs)) this.player.setPrebuffer(Math.max(0, prebufferMs));
+    if (event.type === "link.restarted") this.talk.activeResponse = null;
+    for (const action of this.talk.apply(event)) this.act(action);
+    this.refresh();
+  }
+
+  act(action) {
+    switch (action.type) {
+      case "play":
+        this.player.push(action.id, action.audio);
+        break;
+      case "end":
+        this.player.end(action.id);
+        break;
+      case "cut":
+        this.cut(action.id);
+        break;
+      case "notice":
+        if (this.link.state === "open") this.notify(action.code, action.message);
+        break;
+      case "speech":
+        this.speech(action.phase);
+        break;
+      default:
+    }
+  }
+
+  speech(phase) {
+    this.userSpeaks = phase === "started";
+    if (phase === "started") {
+      this.latency.speechStarted(now());
+      this.lanes.speechStarted(now() - CHUNK_MS * 3);
+    } else if (phase === "stopped") {
+      this.latency.speechStopped(now());
+      this.lanes.speechStopped(now());
+    } else {
+      this.latency.forget();
+      this.lanes.overheard();
+    }
+  }
+
+  linkChanged(state, detail) {
+    this.view.showState(state);
+    if (state === "replaced" || state === "ended" || state === "failed" || state === "idle") this.settle();
+    if (detail !== null) this.notify(detail, "", state !== "open" && state !== "connecting");
+    if (detail === "restarted") this.view.divide("A new conversation");
+    if (state === "failed" && detail === "no_server") this.explainFailure();
+    this.refresh();
+  }
+
+  /** The conversation is over, or nobody listens: release the microphone, and let no half answer go on. */
+  settle() {
+    this.microphone.close();
+    this.userSpeaks = false;
+    this.talk.activeResponse = null;
+    this.cut(null);
+    this.acks.forget();
+  }
+
+  /** A socket tells nothing about why it was refused; plain HTTP does. */
+  async explainFailure() {
+    try {
+      const answer = await fetch("readyz", { cache: "no-store" });
+      if (answer.status === 503) this.notify("resource_exhausted");
+      else if (answer.ok) this.notify("refused");
+    } catch (error) {
+      if (!(error instanceof TypeError)) throw error;
+    }
+  }
+
+  notify(code, message = "", final = false) {
+    const notice = noticeFor(code, message, final);
+    if (notice !== null) this.view.showNotice(notice, (action) => this.again(action));
+    this.refresh();
+  }
+
+  /** "Try again" goes back to what there was: with the microphone if there was one. */
+  again(_action) {
+    return this.start();
+  }
+
+  refresh() {
+    this.view.showTurns(this.talk.takeChanged());
+    const muted = this.microphone.muted;
+    const offerMicrophone = this.isRunning && !this.microphone.isOpen;
+    this.view.showControls({ offerMicrophone, isOpen: this.microphone.isOpen, muted, canInterrupt: this.canInterrupt });
+    this.view.showActivity(...this.activity());
+  }
+
+  activity() {
+    const { state } = this.link;
+    if (state === "connecting") return ["wait", "Connecting…"];
+    if (state === "reconnecting") return ["wait", "Reconnecting, keep talking"];
+    if (state !== "open") return ["idle", "Ready when you are"];
+    if (this.userSpeaks) return ["hear", "Hearing you"];
+    if (this.player.isPlaying) return ["speak", "Answering, speak to interrupt"];
+    if (this.talk.activeResponse !== null) return ["wait", "Thinking…"];
+    if (!this.microphone.isOpen) return ["idle", "Connected, microphone off"];
+    return this.microphone.muted ? ["muted", "Muted"] : ["listen", "Listening"];
+  }
+
+  animate() {
+    const calm = window.matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const draw = () => {
+      this.laneView.draw();
+      if (calm) setTimeout(() => requestAnimationFrame(draw), 500);
+      else requestAnimationFrame(draw);
+    };
+    requestAnimationFrame(draw);
+  }
+}
+
+function browserWorld() {
+  return {
+    WebSocket: globalThis.WebSocket,
+    setTimeout: (action, delayMs) => setTimeout(action, delayMs),
+    clearTimeout: (handle) => clearTimeout(handle),
+    now,
+    random: Math.random,
+  };
+}
+
+new App();
