@@ -1,0 +1,76 @@
+"""Server frames, read: text -> event, and the few nested objects that a client must understand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from adapters.client.errors import HandshakeRefused
+from adapters.wire.schema import audio
+
+
+@dataclass(frozen=True, slots=True)
+class DuplexEvent:
+    """One server event. ``number`` is None for what is not numbered; ``audio`` holds a delta's decoded bytes;
+    ``at_ns`` is the client's clock when the frame came in."""
+
+    type: str
+    payload: Mapping[str, Any] = field(repr=False)
+    at_ns: int
+    number: int | None = None
+    audio: bytes = field(default=b"", repr=False)
+    size_bytes: int = 0
+
+
+def decode_frame(text: str) -> dict[str, Any] | None:
+    """The frame as a JSON object with a string ``type``; None when it is anything else."""
+    try:
+        payload = json.loads(text)
+    except (json.JSONDecodeError, RecursionError):
+        return None
+    if not isinstance(payload, dict) or not isinstance(payload.get("type"), str):
+        return None
+    return payload
+
+
+def read_error(payload: Mapping[str, Any]) -> HandshakeRefused:
+    """An ``error`` event, nested as in the GA API or flat as some servers send before a session stands."""
+    body = payload.get("error")
+    if not isinstance(body, Mapping):
+        body = {"code": payload.get("code"), "message": body}
+    param, event_id = body.get("param"), body.get("event_id")
+    return HandshakeRefused(
+        str(body.get("code") or "unknown"),
+        str(body.get("message") or "no message"),
+        retryable=body.get("retryable") is True,
+        param=str(param) if param is not None else None,
+        event_id=str(event_id) if event_id is not None else None,
+    )
+
+
+def output_format(session: Mapping[str, Any]) -> tuple[str, int]:
+    """(encoding, rate in Hz) of the audio that a session object promises; pcm16 at 24 kHz where it does not say."""
+    return read_format(session, "output") or (audio.PCM16, 24_000)
+
+
+def read_format(session: Mapping[str, Any], side: str) -> tuple[str, int] | None:
+    """(encoding, rate in Hz) of a session object's ``input`` or ``output`` side, in any of the shapes that are in use;
+    None where it does not say."""
+    encoding, rate = audio.PCM16, 24_000
+    nested = session.get("audio")
+    nested_side = nested.get(side) if isinstance(nested, Mapping) else None
+    given = nested_side if isinstance(nested_side, Mapping) else {}
+    if side == "input" and "sample_rate_hz" in session and "sample_rate_hz" not in given:
+        given = {**given, "sample_rate_hz": session["sample_rate_hz"]}
+    form = given.get("format", session.get(f"{side}_audio_format"))
+    if isinstance(form, Mapping):
+        encoding = audio.ENCODING_NAMES.get(str(form.get("type")), encoding)
+        rate = int(form.get("rate") or given.get("sample_rate_hz") or (8_000 if encoding.startswith("g711") else rate))
+    elif isinstance(form, str):
+        encoding = audio.ENCODING_NAMES.get(form, encoding)
+        rate = int(given.get("sample_rate_hz") or (8_000 if encoding.startswith("g711") else rate))
+    else:
+        return None
+    return encoding, rate

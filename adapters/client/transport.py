@@ -1,0 +1,80 @@
+"""What the shells need of the world: a WebSocket's text frames, and an event loop's few verbs."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Protocol, TypeVar
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from adapters.client.streams import Flag
+
+T = TypeVar("T")
+
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+"""The largest frame that a server may send."""
+
+
+class TransportClosed(Exception):
+    """The connection is gone. ``code`` is the WebSocket's close code where one came."""
+
+    def __init__(self, code: int | None, reason: str) -> None:
+        super().__init__(reason or f"closed with code {code}")
+        self.code = code
+        self.reason = reason
+
+
+class TransportRefused(Exception):
+    """The upgrade was answered with an HTTP status instead."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        super().__init__(f"HTTP {status}")
+        self.status = status
+        self.body = body
+
+
+class Transport(Protocol):
+    """One open WebSocket, text frames only. ``send`` and ``receive`` raise TransportClosed."""
+
+    async def send(self, text: str) -> None:
+        """Write one frame, waiting for the peer to take it."""
+
+    async def receive(self) -> str:
+        """The next frame."""
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close; never raises."""
+
+
+ConnectFn = Callable[[str, Mapping[str, str]], Awaitable[Transport]]
+"""(url, headers) -> an open transport. Raises TransportClosed, TransportRefused or OSError."""
+
+
+class Loop(Protocol):
+    """The verbs that trio and asyncio both have."""
+
+    def flag(self) -> Flag:
+        """A new event."""
+
+    def now_ns(self) -> int:
+        """The loop's monotonic clock."""
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+
+    async def within(self, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
+        """Run ``work``, at most so long. Raises TimeoutError."""
+
+    async def race(self, *works: Callable[[], Awaitable[None]]) -> None:
+        """Run all until the first one returns or raises, then cancel the others and wait for them."""
+
+
+def duplex_url(url: str, model: str | None) -> str:
+    """``url`` with ``duplex=1`` and ``autostart=0`` (the first frame decides what is opened) and the model's name.
+    Raises ValueError when it is no ws:// or wss:// address."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+        raise ValueError(f"{url!r} is not a WebSocket address: it must look like ws://host:8765/v1/realtime")
+    query = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"duplex": "1", "autostart": "0"}
+    if model:
+        query["model"] = model
+    return urlunsplit(parts._replace(query=urlencode(query)))

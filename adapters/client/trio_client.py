@@ -1,0 +1,164 @@
+"""The client for trio, over trio-websocket."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+import trio
+from trio_websocket import (
+    ConnectionClosed,
+    ConnectionRejected,
+    HandshakeError,
+    WebSocketConnection,
+    connect_websocket_url,
+)
+
+from adapters.client.shell import DuplexClientBase
+from adapters.client.streams import Flag
+from adapters.client.transport import MESSAGE_BYTES_MAX, ConnectFn, Transport, TransportClosed, TransportRefused
+
+T = TypeVar("T")
+
+CLOSE_WAIT_S = 1.0
+
+
+class TrioLoop:
+    """The event loop's verbs in trio."""
+
+    def flag(self) -> Flag:
+        """A new event."""
+        return trio.Event()
+
+    def now_ns(self) -> int:
+        """trio's clock, so that a mock clock rules here too."""
+        return int(trio.current_time() * 1e9)
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait."""
+        await trio.sleep(seconds)
+
+    async def within(self, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
+        """Run ``work``, at most so long. Raises TimeoutError."""
+        with trio.move_on_after(seconds):
+            return await work()
+        raise TimeoutError(f"nothing within {seconds:g} s")
+
+    async def race(self, *works: Callable[[], Awaitable[None]]) -> None:
+        """Run all until the first returns, then cancel the others."""
+
+        async def run(work: Callable[[], Awaitable[None]], scope: trio.CancelScope) -> None:
+            await work()
+            scope.cancel()
+
+        async with trio.open_nursery() as nursery:
+            for work in works:
+                nursery.start_soon(run, work, nursery.cancel_scope)
+
+
+class TrioTransport:
+    """A trio-websocket connection as a Transport."""
+
+    def __init__(self, connection: WebSocketConnection) -> None:
+        self._connection = connection
+
+    async def send(self, text: str) -> None:
+        """Write one frame. Raises TransportClosed."""
+        try:
+            await self._connection.send_message(text)
+        except ConnectionClosed as error:
+            raise _closed(error) from None
+
+    async def receive(self) -> str:
+        """The next frame. Raises TransportClosed."""
+        try:
+            message = await self._connection.get_message()
+        except ConnectionClosed as error:
+            raise _closed(error) from None
+        return message if isinstance(message, str) else bytes(message).decode("utf-8", "replace")
+
+    async def close(self, code: int, reason: str) -> None:
+        """Close within a second, whatever the peer does and whoever is cancelled."""
+        with trio.move_on_after(CLOSE_WAIT_S, shield=True):
+            await self._connection.aclose(code, reason)
+
+
+class DuplexClient(DuplexClientBase):
+    """A duplex session for trio. See ``DuplexClientBase`` for what it does once entered::
+
+        async with DuplexClient("ws://localhost:8765/v1/realtime", model="cascade") as client:
+            await client.stream_pcm(pcm)
+            async for response in client.responses():
+                async for chunk in response.audio():
+                    play(chunk)
+                    await client.ack_playback(response.played_ms, response_id=response.response_id)
+
+    Arguments: ``model``, ``config`` (the session object), ``resume`` (credentials of a session to go on with),
+    ``reconnect`` (None: a drop ends the client), ``heartbeat_interval_s``, ``handshake_timeout_s``, ``api_key``,
+    ``strict_stream``, ``connect`` (another transport).
+    """
+
+    def __init__(self, url: str, *, connect: ConnectFn | None = None, **options: Any) -> None:
+        super().__init__(url, loop=TrioLoop(), connect=connect or self._open, **options)
+        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
+        self._nursery: trio.Nursery | None = None
+
+    async def __aenter__(self) -> Self:
+        """Connect, open or resume the session. Raises HandshakeRefused, ConnectionLost, ResyncRequired."""
+        self._nursery_manager = trio.open_nursery()
+        self._nursery = await self._nursery_manager.__aenter__()
+        self._nursery.start_soon(self._supervise)
+        try:
+            await self._started()
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the session, in haste when the block failed, and stop."""
+        try:
+            if error is None:
+                await self.close()
+            else:
+                with trio.move_on_after(CLOSE_WAIT_S, shield=True):
+                    await self.close(timeout_s=CLOSE_WAIT_S)
+        finally:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        """End the background tasks. The nursery is left without the block's own exception, which so stays what it is
+        instead of arriving inside a group."""
+        if self._nursery_manager is not None and self._nursery is not None:
+            manager, self._nursery_manager = self._nursery_manager, None
+            self._nursery.cancel_scope.cancel()
+            await manager.__aexit__(None, None, None)
+
+    async def _open(self, url: str, headers: Mapping[str, str]) -> Transport:
+        assert self._nursery is not None
+        try:
+            connection = await connect_websocket_url(
+                self._nursery,
+                url,
+                extra_headers=[(name.encode(), value.encode()) for name, value in headers.items()],
+                message_queue_size=64,
+                max_message_size=MESSAGE_BYTES_MAX,
+            )
+        except ConnectionRejected as error:
+            raise TransportRefused(error.status_code, error.body or b"") from None
+        except HandshakeError as error:
+            raise TransportClosed(None, f"no WebSocket handshake: {type(error).__name__}") from None
+        except ConnectionClosed as error:
+            raise _closed(error) from None
+        return TrioTransport(connection)
+
+
+def _closed(error: ConnectionClosed) -> TransportClosed:
+    reason = error.reason
+    if reason is None or isinstance(reason, str):
+        return TransportClosed(None, reason or "connection closed")
+    return TransportClosed(reason.code, reason.reason or reason.name)
