@@ -2,11 +2,11 @@
 
 * An ``async def`` test runs in trio under a mock clock that jumps to the next deadline, so waiting costs nothing
   (``realtime`` tests: the real clock).
-* Each run of trio inside a test may take ``VIRTUAL_LIMIT_S`` of its own clock; a deadlock therefore fails at once under a
-  mock clock. Each test may take a limit of wall time by its markers. ``@pytest.mark.limit(wall_s=.., virtual_s=..)``
-  changes both.
-* ``@pytest.mark.needs("spin", ...)`` names programs or packages that a machine may lack; the tests are then skipped, and
-  the summary says how to get them. With ``CI=true`` a skipped test is a failure: CI installs everything.
+* Each run of trio inside a test may take ``VIRTUAL_LIMIT_S`` of its own clock; a deadlock therefore fails at once under
+  a mock clock. Each test has a limit of wall time, given by its markers.
+  ``@pytest.mark.limit(wall_s=.., virtual_s=..)`` changes both.
+* ``@pytest.mark.needs("spin", ...)`` names programs or packages that a machine may lack; the tests are then skipped,
+  and the summary says how to get them. With ``CI=true`` a skipped test is a failure: CI installs everything.
 * Hypothesis: ``HYPOTHESIS_PROFILE=dev`` (quick, the default), ``ci`` (the default with ``CI=true``), ``soak``.
 """
 
@@ -58,9 +58,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "needs(*names): programs or packages that the machine must have (tests/needs.py)"
-    )
+    config.addinivalue_line("markers", "needs(*names): programs or packages a machine may lack (tests/needs.py)")
     config.addinivalue_line("markers", "limit(wall_s, virtual_s): time limits other than the usual ones")
 
 
