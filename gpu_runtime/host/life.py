@@ -1,0 +1,183 @@
+"""One worker's life, from its start to its end: who reads, who writes, who watches, and the one reason why it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+import trio
+
+from core.ports.runtime import FromRuntime, RuntimeReady
+from gpu_runtime.host.options import WorkerOptions
+from gpu_runtime.host.outbound import Outbound
+from gpu_runtime.host.process import WorkerProcess
+from gpu_runtime.plugin import Progress
+from gpu_runtime.protocol import (
+    FROM_WORKER_CODEC,
+    TO_WORKER_CODEC,
+    FrameBuffer,
+    FromWorker,
+    Load,
+    Ping,
+    Pong,
+    ProtocolError,
+    Unavailable,
+)
+from gpu_runtime.protocol import Progress as LoadProgress
+
+READ_BYTES = 64 * 1024
+_DRAIN_S = 2.0
+"""When the process is gone, what it wrote last may still be read; and the other way round."""
+
+
+@attrs.frozen
+class Ending:
+    """Why a life ended."""
+
+    reason: str
+    unavailable: str | None = None
+    """The model said that it cannot be loaded, and this is its message."""
+    ready_s: float = 0.0
+    """For how long it was ready."""
+    last_words: str = ""
+    """The last line that it printed: for the person who starts the server, never for a session's log."""
+
+
+class Life:
+    """Runs one worker. ``on_message`` gets what it says to sessions, RuntimeReady first of all."""
+
+    def __init__(
+        self,
+        process: WorkerProcess,
+        outbound: Outbound,
+        options: WorkerOptions,
+        on_message: Callable[[FromRuntime], None],
+        on_progress: Progress,
+    ) -> None:
+        self._process = process
+        self._outbound = outbound
+        self._options = options
+        self._on_message = on_message
+        self._on_progress = on_progress
+        self._scope = trio.CancelScope()
+        self._reason: str | None = None
+        self._unavailable: str | None = None
+        self._ready = trio.Event()
+        self._ready_at = 0.0
+        self._eof = trio.Event()
+        self._write_lock = trio.StrictFIFOLock()
+        self._pings_unanswered = 0
+
+    @property
+    def pid(self) -> int:
+        """The worker's."""
+        return self._process.pid
+
+    def kill(self) -> None:
+        """As from outside: the life ends when the death is noticed."""
+        self._process.kill()
+
+    async def let_go(self) -> None:
+        """Tell the worker that nothing more will come; it ends by itself."""
+        try:
+            async with self._write_lock:
+                await self._process.stream.send_eof()
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            pass
+
+    async def run(self, settings: dict[str, object]) -> Ending:
+        """Live to the end. The process is gone when this returns, cancelled or not."""
+        try:
+            with self._scope:
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(self._process.log_output)
+                    nursery.start_soon(self._read)
+                    nursery.start_soon(self._watch_exit)
+                    nursery.start_soon(self._load, settings)
+        finally:
+            await self._process.close()
+        ready_s = trio.current_time() - self._ready_at if self._ready.is_set() else 0.0
+        return Ending(self._reason or "gone", self._unavailable, ready_s, self._process.last_words)
+
+    def _end(self, reason: str) -> None:
+        """The first reason counts."""
+        if self._reason is None:
+            self._reason = reason
+            self._scope.cancel()
+
+    async def _load(self, settings: dict[str, object]) -> None:
+        """Send the settings, wait for the model, then write and watch."""
+        await self._send(TO_WORKER_CODEC.encode(Load(settings)))
+        with trio.move_on_after(self._options.load_timeout_s) as loading:
+            await self._ready.wait()
+        if loading.cancelled_caught:
+            self._end(f"not ready after {self._options.load_timeout_s:g} s")
+            return
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._write)
+            nursery.start_soon(self._ping)
+
+    async def _send(self, data: bytes) -> None:
+        """Write; a broken socket is the reader's business, who knows more."""
+        try:
+            async with self._write_lock:
+                await self._process.stream.send_all(data)
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            await trio.sleep_forever()
+
+    async def _write(self) -> None:
+        while True:
+            data = await self._outbound.take()
+            await self._send(data)
+            self._outbound.wrote()
+
+    async def _ping(self) -> None:
+        """Count unanswered pings, not seconds: if this process itself was held up, one round passes and not fifteen."""
+        number = 0
+        while self._pings_unanswered * self._options.ping_interval_s < self._options.stall_timeout_s:
+            number += 1
+            self._pings_unanswered += 1
+            self._outbound.put_first(TO_WORKER_CODEC.encode(Ping(number)))
+            await trio.sleep(self._options.ping_interval_s)
+        self._end(f"stalled: no sign of life for {self._options.stall_timeout_s:g} s")
+
+    async def _watch_exit(self) -> None:
+        how = await self._process.wait()
+        with trio.move_on_after(_DRAIN_S):
+            await self._eof.wait()
+        self._end(how)
+
+    async def _read(self) -> None:
+        frames = FrameBuffer()
+        try:
+            while data := await self._receive():
+                for payload in frames.feed(data):
+                    self._take(FROM_WORKER_CODEC.decode(payload))
+            frames.end()
+        except ProtocolError as error:
+            # A killed worker leaves a torn frame: then how it ended says more.
+            if error.code != "torn_frame":
+                self._end(f"protocol error: {error}")
+        self._eof.set()
+        await trio.sleep(_DRAIN_S)  # if it has ended, _watch_exit knows how
+        self._end("it closed its socket")
+
+    async def _receive(self) -> bytes:
+        try:
+            return bytes(await self._process.stream.receive_some(READ_BYTES))
+        except (trio.BrokenResourceError, trio.ClosedResourceError):
+            return b""
+
+    def _take(self, message: FromWorker) -> None:
+        match message:
+            case Pong():
+                self._pings_unanswered = 0
+            case LoadProgress(stage=stage, fraction=fraction):
+                self._on_progress(stage, fraction)
+            case Unavailable(message=text):
+                self._unavailable = text
+            case _:
+                if isinstance(message, RuntimeReady):
+                    self._ready_at = trio.current_time()
+                    self._ready.set()
+                self._on_message(message)

@@ -1,0 +1,135 @@
+"""A worker as an operating-system process: start it, wait for its end, read what it prints, make sure it is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections import deque
+
+import trio
+
+log = logging.getLogger("gpu_runtime.worker")
+
+LINE_CHARS_MAX = 1_000
+LAST_LINES = 12
+_POLL_S = 0.25
+_REAP_TIMEOUT_S = 5.0
+
+
+class WorkerProcess:
+    """One child. ``stream`` is the host's end of the socket pair. Make it with ``start``, end it with ``close``."""
+
+    def __init__(self, process: subprocess.Popen[bytes], stream: trio.SocketStream, output_fd: int) -> None:
+        self._process = process
+        self.stream = stream
+        self._output = trio.lowlevel.FdStream(output_fd)
+        self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
+
+    @classmethod
+    def start(cls, model: str) -> WorkerProcess:
+        """Start the interpreter; takes some milliseconds. Raises OSError when the system has no process to give.
+
+        It is started from this thread, and not from a helper thread as trio does: the kernel counts the thread that
+        forks as the parent, and would kill the child when trio lets an idle helper go.
+        """
+        ours, theirs = socket.socketpair()
+        output_fd, their_output = os.pipe()
+        command = [sys.executable, "-P", "-m", "gpu_runtime.worker", "--model", model, "--fd", str(theirs.fileno())]
+        try:
+            process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=their_output,
+                stderr=their_output,
+                pass_fds=(theirs.fileno(),),
+                start_new_session=True,  # Ctrl-C goes to the server alone; a kill reaches the worker's children too
+            )
+        except OSError:
+            ours.close()
+            os.close(output_fd)
+            raise
+        finally:
+            theirs.close()
+            os.close(their_output)
+        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)), output_fd)
+
+    @property
+    def pid(self) -> int:
+        """The child's process id, which is its process group's too."""
+        return self._process.pid
+
+    @property
+    def last_words(self) -> str:
+        """The last line that it printed, for a message to a person; "" when it was silent."""
+        return next((line for line in reversed(self._last_lines) if line.strip()), "")
+
+    async def wait(self) -> str:
+        """Wait for its end; how it ended, in words. Safe to cancel."""
+        if sys.platform == "linux":
+            with contextlib.suppress(ProcessLookupError):
+                await _wait_pidfd(self.pid)
+                self.kill()  # children that it left behind, as long as its own id cannot be anybody else's
+        while (status := self._process.poll()) is None:
+            await trio.sleep(_POLL_S)
+        return describe_exit(status)
+
+    def kill(self) -> None:
+        """SIGKILL to it and to whatever it started; nothing when it is gone already."""
+        if self._process.returncode is None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self.pid, signal.SIGKILL)
+
+    async def log_output(self) -> None:
+        """Put what it prints into our log, line by line, long ones shortened, until it closes its end."""
+        rest = b""
+        async for data in self._output:
+            *lines, rest = (rest + data).split(b"\n")
+            for line in lines:
+                self._log_line(line)
+            if len(rest) > LINE_CHARS_MAX:
+                self._log_line(rest)
+                rest = b""
+        if rest:
+            self._log_line(rest)
+
+    async def close(self) -> None:
+        """Kill it if it lives, reap it, and free everything. Not to be cancelled; takes _REAP_TIMEOUT_S at most."""
+        self.kill()
+        with trio.CancelScope(shield=True):
+            with trio.move_on_after(_REAP_TIMEOUT_S) as reaping:
+                await self.wait()
+            if reaping.cancelled_caught:
+                log.error("worker %d does not end although it was killed", self.pid)
+            with trio.move_on_after(0.2):  # its last words; a grandchild may hold the pipe open
+                await self.log_output()
+            await trio.aclose_forcefully(self.stream)
+            await trio.aclose_forcefully(self._output)
+
+    def _log_line(self, line: bytes) -> None:
+        text = line[:LINE_CHARS_MAX].decode("utf-8", "replace").rstrip()
+        self._last_lines.append(text)
+        log.info("worker %d: %s", self.pid, text)
+
+
+def describe_exit(status: int) -> str:
+    """``status`` as subprocess gives it, in words."""
+    if status >= 0:
+        return f"exit status {status}"
+    try:
+        return f"killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"killed by signal {-status}"
+
+
+async def _wait_pidfd(pid: int) -> None:
+    """Wait until ``pid``, a child that was not reaped, ends. Raises ProcessLookupError."""
+    pidfd = os.pidfd_open(pid)
+    try:
+        await trio.lowlevel.wait_readable(pidfd)
+    finally:
+        os.close(pidfd)

@@ -1,0 +1,88 @@
+"""The scripted model's settings: everything that it does is written here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+
+from gpu_runtime.plugin import ModelUnavailable
+
+
+@attrs.frozen
+class ScriptedSettings:
+    """All have defaults. Units and responses are named as they are counted: units from 0 within an answer."""
+
+    answer_units: int = 10
+    """Units of an ordinary answer. ``units=N`` in the last user text asks for N."""
+    long_units: int = 60
+    """Units of an answer when the last user text has the word ``long`` in it."""
+    unit_ms: int = 200
+    """Audio in one unit."""
+    words_per_unit: int = 2
+    first_audio_ms: int = 50
+    """From Respond to the first unit."""
+    rtf: float = 0.5
+    """Real-time factor: a unit takes ``unit_ms * rtf`` to make. 0: the whole answer comes at once."""
+    listen_units: int = 0
+    """An answer begins with so many units of kind ``listen`` (no text, no audio)."""
+    output_rate: int = 24_000
+    hear_ms: int = 0
+    """From CommitTurn to Heard."""
+    transcript: str = "turn {segment}"
+    """What was said, in place of a recogniser: ``{segment}`` is the segment's or the commit's ordinal, ``{ms}`` its
+    length."""
+    speech_rms: float = 0.01
+    """A 20 ms frame is loud from this RMS on, full scale being 1. It stands in for ``turn_detection.threshold``."""
+    idle_fill_ms: int = 500
+    """Mid-speech, when no audio has come for so long (on top of the last chunk's own length), silence is supplied in
+    real time, so that a client which simply stops sending still ends its turn."""
+    sessions_max: int = 256
+    load_ms: int = 0
+    """How long loading takes, for progress bars."""
+    load_error: str = ""
+    """Loading fails with this sentence."""
+    die_at_unit: int = -1
+    """The worker is killed when an answer comes to this unit. -1, here and below: never."""
+    stall_at_unit: int = -1
+    """The worker hangs there."""
+    fail_at_unit: int = -1
+    """The answer fails there (LaneFailed, ``model_error``); the session lives."""
+    fault_epoch: int = -1
+    """The three faults above happen in this epoch only; -1: in every one. A loss bumps the epoch, so a fault with an
+    epoch happens once."""
+    late_after_abort_ms: int = -1
+    """So long after an abort, one more unit of the aborted answer is said all the same."""
+
+    @classmethod
+    def from_mapping(cls, settings: Mapping[str, Any]) -> ScriptedSettings:
+        """From a user's settings; text is read as the field's type. Raises ModelUnavailable naming what is wrong."""
+        fields = {field.name: field for field in attrs.fields(cls)}
+        values: dict[str, Any] = {}
+        for name, raw in settings.items():
+            if name not in fields:
+                raise ModelUnavailable(f"the scripted model has no setting {name!r}; it has {', '.join(fields)}")
+            kind = type(fields[name].default)
+            try:
+                values[name] = kind(str(raw))
+            except (TypeError, ValueError) as error:
+                raise ModelUnavailable(f"the scripted model's {name} must be {kind.__name__}, not {raw!r}") from error
+        made = cls(**values)
+        made.check()
+        return made
+
+    def check(self) -> None:
+        """Raises ModelUnavailable for a value that makes no sense."""
+        for name in ("answer_units", "long_units", "unit_ms", "words_per_unit", "output_rate", "sessions_max"):
+            if getattr(self, name) < 1:
+                raise ModelUnavailable(f"the scripted model's {name} must be at least 1")
+        for name in ("first_audio_ms", "rtf", "listen_units", "hear_ms", "speech_rms", "idle_fill_ms", "load_ms"):
+            if getattr(self, name) < 0:
+                raise ModelUnavailable(f"the scripted model's {name} must not be negative")
+        if self.output_rate * self.unit_ms % 1000:
+            raise ModelUnavailable("the scripted model's unit_ms must hold a whole number of samples")
+        try:
+            self.transcript.format(segment=1, ms=1)
+        except (KeyError, IndexError, ValueError) as error:
+            raise ModelUnavailable("the scripted model's transcript may name {segment} and {ms} only") from error
