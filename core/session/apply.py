@@ -93,9 +93,10 @@ def _attached(state: SessionState, event: e.Attached, at_ns: int) -> None:
     link.token_hash = event.token_hash
     link.confirmed = event.resumed_from is None
     state.activity_ns = at_ns
-    response = state.responses.get(event.sent_response_id or "")
-    if response is not None and event.sent_ms is not None:
-        _lower_sent(response, event.sent_ms)
+    for response_id, sent_ms in event.sent:
+        response = state.responses.get(response_id)
+        if response is not None:
+            _reset_sent(response, sent_ms)
 
 
 def _token_confirmed(state: SessionState, event: e.TokenConfirmed, at_ns: int) -> None:
@@ -347,9 +348,9 @@ def _raise_sent(response: Response, sent_ms: int) -> None:
     response.sent_ms = max(response.sent_ms, min(sent_ms, response.produced_ms))
 
 
-def _lower_sent(response: Response, sent_ms: int) -> None:
-    """A resumed client named a number below the old cursor: what lies between never arrived, so it was not heard."""
-    response.sent_ms = min(response.sent_ms, sent_ms)
+def _reset_sent(response: Response, sent_ms: int) -> None:
+    """What a resumed client has is what was sent: what lies between its number and an old cursor was not heard."""
+    response.sent_ms = min(sent_ms, response.produced_ms - response.invalidated_ms)
     response.played_ms = min(response.played_ms, response.sent_ms)
     response.committed_ms = min(response.committed_ms, response.played_ms)
 

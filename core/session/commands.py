@@ -223,12 +223,11 @@ class GainRuntime:
 
 @attrs.frozen
 class Attach:
-    """A client takes the stream. ``sent``: what ``resumed_from`` covers of the response being delivered."""
+    """A client takes the stream. ``sent``: (response id, ms) that ``resumed_from`` covers of recent answers."""
 
     token_hash: str
     resumed_from: int | None = None
-    sent_response_id: str | None = None
-    sent_ms: int | None = None
+    sent: tuple[tuple[str, int], ...] = ()
 
 
 @attrs.frozen

@@ -19,7 +19,9 @@ class AudioFormat:
     """An audio encoding and its sample rate in Hz; always one channel, little-endian."""
 
     encoding: str = "pcm16"
+    """One of INPUT_ENCODINGS or OUTPUT_ENCODINGS."""
     rate: int = 24_000
+    """Samples a second."""
 
 
 @attrs.frozen
@@ -27,11 +29,17 @@ class TurnDetection:
     """Who closes the user's turn, and what speech over an answer does (OpenAI's ``turn_detection``)."""
 
     type: str = "server_vad"
+    """``server_vad``: silence ends a turn. ``semantic_vad`` is taken as the same."""
     threshold: float = 0.5
+    """How sure the detector must be that it hears speech, 0 to 1."""
     prefix_padding_ms: int = 300
+    """How much sound before the speech belongs to the turn."""
     silence_duration_ms: int = 320
+    """How long a silence ends the turn. Shorter answers sooner and cuts off slow speakers sooner."""
     create_response: bool = True
+    """Whether a finished turn is answered without being asked to."""
     interrupt_response: bool = True
+    """Whether speech may cut an answer off."""
 
 
 @attrs.frozen
@@ -39,29 +47,54 @@ class SessionConfig:
     """Everything that steers a session. Times carry their unit; ``None`` switches a limit off."""
 
     model: str = "cascade"
+    """Name of the model plugin that answers."""
     instructions: str = ""
+    """What the model is told about itself (the system prompt)."""
     voice: str = ""
+    """One of the model's voices; empty: its first."""
     output_modalities: tuple[str, ...] = ("audio",)
+    """``("audio",)`` or ``("text",)``."""
     input_format: AudioFormat = AudioFormat()
+    """What the client sends."""
     output_format: AudioFormat = AudioFormat()
+    """What the client wants to get."""
     turn_detection: TurnDetection | None = TurnDetection()
+    """None: the client says itself when a turn is over."""
     overlap_policy: str = "barge_in_on_speech"
+    """What speech over an answer may do: ``barge_in_on_speech``, or ``listen_only`` (the answer always goes on)."""
     overlap_short_ack_ms: int = 700
+    """Without a transcript, speech over an answer up to this length is a remark ("mm-hmm") and lets it go on."""
     overlap_barge_in_ms: int = 1_200
+    """Speech over an answer that lasts this long cuts it off before it has ended."""
     overlap_silence_rms: float = 0.003
+    """Speech over an answer below this loudness (0 to 1) is taken for noise."""
     unacked: str = "assume_elapsed"
+    """What a client that never reports playback is taken to have heard: ``assume_elapsed`` or ``heard_nothing``."""
     context_on_barge_in: str = "heard"
+    """What the next answer starts from: ``heard`` or ``empty``."""
     max_output_tokens: int | None = None
+    """Longest answer."""
     temperature: float | None = None
+    """None: the model's own."""
     max_client_lead_ms: int | None = None
+    """How far delivery may run ahead of the real time of playback."""
     max_lane_lead_ms: int = 10_000
+    """How far the model may run ahead of delivery before it is paused."""
     idle_timeout_ms: int = 300_000
+    """A session in which nothing happens for this long is closed."""
     pause_watchdog_ms: int = 60_000
+    """A session that stays paused for this long is closed."""
     disconnect_grace_ms: int = 30_000
+    """How long a session without a client waits for it to come back."""
     max_session_ms: int | None = None
+    """Longest session."""
     max_pending_commits: int = 4
+    """Turns that may wait for an answer."""
     max_pending_input_bytes: int = 16 * 1024 * 1024
+    """Audio that may lie uncommitted."""
     replay_window_ms: int = 60_000
+    """How far back a resumed client can get audio again."""
     replay_window_bytes: int = 8 * 1024 * 1024
+    """The same, in bytes of audio."""
     echo: str = "{}"
     """JSON object of what the dialect must echo back and the machine does not read (tools, metadata, tracing ...)."""

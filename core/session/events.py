@@ -56,9 +56,9 @@ class Attached:
     generation: int
     token_hash: str
     resumed_from: int | None = None
-    sent_ms: int | None = None
-    """What of ``sent_response_id`` the resumed number covers, in ms; None when nothing was being delivered."""
-    sent_response_id: str | None = None
+    sent: tuple[tuple[str, int], ...] = ()
+    """(response id, ms): what of recent answers the resumed number covers. This is what was sent, whatever the log or a
+    crashed server's cursor said before."""
 
 
 @attrs.frozen

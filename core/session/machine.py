@@ -53,11 +53,17 @@ class Step:
     refusal: Refusal | None = None
 
 
-def step(state: SessionState, command: c.Command, now_ns: int, cursor: c.Cursor) -> Step:
+Observe = Callable[[e.Record, SessionState], None]
+
+
+def step(
+    state: SessionState, command: c.Command, now_ns: int, cursor: c.Cursor, observe: Observe | None = None
+) -> Step:
     """Decide ``command`` and fold what it becomes into ``state``, in place.
 
-    ``now_ns`` is the wall clock; a clock that steps back is held at the log's last time. Never raises for anything that
-    a client, a runtime or a socket can do.
+    ``observe`` is called after each record with the state as that record left it (a projection folds along). ``now_ns``
+    is the wall clock; a clock that steps back is held at the log's last time. Never raises for anything that a client, a
+    runtime or a socket can do.
     """
     now_ns = max(now_ns, state.at_ns)
     decision = decide(state, command, now_ns, cursor)
@@ -71,6 +77,8 @@ def step(state: SessionState, command: c.Command, now_ns: int, cursor: c.Cursor)
             record = stamp(state, event, now_ns)
             apply(state, record)
             records.append(record)
+            if observe is not None:
+                observe(record, state)
             effects.extend(effects_of(record, state))
         if not records:
             break

@@ -11,47 +11,12 @@ import re
 
 from core.session.config import SessionConfig
 
-SHORT_ACKS = frozenset(
-    [
-        "mm",
-        "mhm",
-        "mmhm",
-        "mmhmm",
-        "mmm",
-        "hm",
-        "hmm",
-        "hmhm",
-        "uhhuh",
-        "huh",
-        "uh",
-        "um",
-        "ah",
-        "aha",
-        "oh",
-        "ok",
-        "okay",
-        "yeah",
-        "yep",
-        "yes",
-        "yup",
-        "ya",
-        "sure",
-        "right",
-        "good",
-        "great",
-        "nice",
-        "wow",
-        "really",
-        "cool",
-        "exactly",
-        "true",
-        "alright",
-        "gotcha",
-        "fine",
-        "understood",
-        "interesting",
-    ]
-)
+_SHORT_ACKS = """
+mm mhm mmhm mmhmm mmm hm hmm hmhm uhhuh huh uh um ah aha oh ok okay yeah yep yes yup ya sure right good great nice wow
+really cool exactly true alright gotcha fine understood interesting
+"""
+
+SHORT_ACKS = frozenset(_SHORT_ACKS.split())
 """Words that, alone or together, encourage and do not ask (backchannels)."""
 
 SHORT_ACK_PHRASES = frozenset({"i see", "got it", "go on", "oh i see", "of course", "makes sense", "all right"})

@@ -1,7 +1,8 @@
 """The one path of every cut, and the drain that a lost runtime or server is.
 
 A cut: undelivered audio above the cursor is never sent, the answer ends as cancelled, and (a consequence, see
-``machine.py``) a new lane starts from what was heard. A drain: what is durable is still delivered, then the answer ends as incomplete.
+``machine.py``) a new lane starts from what was heard. A drain: what is durable is still delivered, then the answer ends
+as incomplete.
 """
 
 from __future__ import annotations

@@ -16,8 +16,7 @@ def attach(ctx: Context, command: c.Attach) -> Decision:
             ctx.state.attachment.generation + 1,
             command.token_hash,
             command.resumed_from,
-            command.sent_ms,
-            command.sent_response_id,
+            command.sent,
         ),
     )
 

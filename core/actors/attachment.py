@@ -1,0 +1,82 @@
+"""One client's hold on a session's stream, and the task that writes to its socket."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from core.actors.outbox import Entry
+from core.ports.socket import Socket, SocketClosed
+
+if TYPE_CHECKING:
+    from core.actors.session import Session
+
+
+@attrs.define(eq=False)
+class Attachment:
+    """``number`` is the last that a resumed client names, None for a fresh one. ``closed`` is set once the socket was
+    closed from this side or found closed; the code and the reason say why."""
+
+    socket: Socket
+    number: int | None = None
+    token_hash: str = ""
+    resume_token: str = attrs.field(default="", repr=False)
+    generation: int = 0
+    closed: trio.Event = attrs.field(factory=trio.Event)
+    close_code: int = 0
+    close_reason: str = ""
+    stop: tuple[int, str] | None = None
+    """Set to (code, reason): stop writing and close."""
+    close_after: int | None = None
+    """Log position after which ``stop`` takes effect (what the client should still see lies before it)."""
+
+
+async def run_sender(session: Session, attachment: Attachment, on_gone: Callable[[Attachment, str], None]) -> None:
+    """Write the stream to the socket, until it is gone, replaced, or told to stop. Never raises for a lost peer."""
+    try:
+        await _write_stream(session, attachment)
+    except SocketClosed:
+        attachment.close_code, attachment.close_reason = 1006, "connection_lost"
+        on_gone(attachment, "connection_lost")
+    else:
+        code, reason = attachment.stop or (1000, "closed")
+        attachment.close_code, attachment.close_reason = code, reason
+        await attachment.socket.close(code, reason)
+        on_gone(attachment, reason)
+    finally:
+        attachment.closed.set()
+
+
+async def _write_stream(session: Session, attachment: Attachment) -> None:
+    outbox, socket = session.outbox, attachment.socket
+    while not _over(session, attachment):
+        item = outbox.peek(attachment.generation)
+        if item is None:
+            await session.stream_moved(attachment)
+            continue
+        if isinstance(item, Entry):
+            body = item.body
+            if body is None and item.frame.digest:
+                body = await session.load_body(item.frame.digest)
+                if outbox.peek(attachment.generation) is not item or _over(session, attachment):
+                    continue  # a cut or a takeover came in while the audio was read: look again
+            data = socket.encode(item.frame, body)
+        else:
+            data = socket.encode_event(item)
+        outbox.hand_over(item, session.now_ns())
+        session.delivered()
+        await socket.send(data)
+
+
+def _over(session: Session, attachment: Attachment) -> bool:
+    if attachment.stop is None:
+        return False
+    if attachment.close_after is None:
+        return True
+    outbox = session.outbox
+    if outbox.generation != attachment.generation or outbox.durable < attachment.close_after:
+        return outbox.generation != attachment.generation
+    return outbox.peek(attachment.generation) is None

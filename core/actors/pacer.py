@@ -1,0 +1,82 @@
+"""The pacer: holds model output back so that the client is never sent more than a given lead ahead of its playback.
+
+It stands before the log, not behind it. What it holds is not in the log yet, so a cut has little to flush, nothing else in
+the stream waits behind audio (a ``session.updated`` is not late by the length of an answer), and the numbers of the stream
+stay in the order in which things are sent. When it holds enough, the lane is paused.
+
+Invariant: what is held belongs to one response, the one being made.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+import attrs
+
+from core.ports.runtime import LaneEnded, LaneFailed, Produced
+from core.session.commands import Sent
+
+NS_PER_MS = 1_000_000
+NS_PER_S = 1_000_000_000
+
+RESUME_FRACTION = 0.5
+"""A paused lane goes on when this much of the bound is left."""
+
+Held = Produced | LaneEnded | LaneFailed
+
+
+@attrs.define
+class Pacer:
+    """A bounded queue of model output with a release time for its head."""
+
+    lead_ms: int | None
+    lane_lead_ms: int
+    queue: deque[Held] = attrs.field(factory=deque)
+    held_ms: int = 0
+    released_ms: int = 0
+    response_id: str = ""
+    paused: bool = False
+
+    def put(self, message: Held) -> None:
+        """Take one message of a lane, in order. A new response throws out what is held of an older one."""
+        if message.response_id != self.response_id:
+            self.drop()
+            self.response_id = message.response_id
+            self.released_ms = 0
+        self.queue.append(message)
+        self.held_ms += _audio_ms(message)
+
+    def drop(self) -> None:
+        """Forget everything that is held (a cut)."""
+        self.queue.clear()
+        self.held_ms = 0
+        self.paused = False
+
+    def due_ns(self, sent: Sent | None) -> int | None:
+        """When the head may go; 0: now; None: nothing is held, or nothing tells yet."""
+        if not self.queue:
+            return None
+        if self.lead_ms is None or not isinstance(self.queue[0], Produced) or self.released_ms < self.lead_ms:
+            return 0
+        if sent is None:
+            return None  # the first audio has not been handed over: nobody is listening yet
+        return sent.first_ns + (self.released_ms - self.lead_ms) * NS_PER_MS
+
+    def take(self) -> Held:
+        """The head, whose time has come."""
+        message = self.queue.popleft()
+        self.held_ms -= _audio_ms(message)
+        self.released_ms += _audio_ms(message)
+        return message
+
+    def wants_pause(self, undelivered_ms: int) -> bool:
+        """Whether the lane should stop now; ``undelivered_ms``: in the log, not yet handed to a socket."""
+        return not self.paused and self.held_ms + undelivered_ms > self.lane_lead_ms
+
+    def wants_resume(self, undelivered_ms: int) -> bool:
+        """Whether a paused lane should go on."""
+        return self.paused and self.held_ms + undelivered_ms < self.lane_lead_ms * RESUME_FRACTION
+
+
+def _audio_ms(message: Held) -> int:
+    return len(message.audio) // 2 * 1000 // message.rate if isinstance(message, Produced) else 0

@@ -1,0 +1,345 @@
+"""The supervisor: all sessions of this server. It opens them, finds them again in the log, and keeps one session's crash
+from being another's.
+"""
+
+from __future__ import annotations
+
+import hmac
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from hashlib import sha256
+
+import attrs
+import trio
+
+from core.actors.attachment import Attachment
+from core.actors.outbox import Outbox
+from core.actors.session import RESUME_ELSEWHERE, Ports, Session
+from core.ports.projection import Projection
+from core.ports.socket import Socket
+from core.ports.store import Batch, Owned, SessionUnknown, StoreBusy, StoreError
+from core.session import commands as c
+from core.session import events as e
+from core.session.apply import apply
+from core.session.config import SessionConfig
+from core.session.digest import CHAIN_START, chain_digest
+from core.session.machine import step
+from core.session.state import Phase, SessionState
+
+log = logging.getLogger("duologue.supervisor")
+
+READ_RECORDS = 2_000
+TOKEN_BYTES = 32
+
+MakeProjection = Callable[[str, int], Projection | None]
+"""(dialect, version) -> a new projection, None when this server has none of that version."""
+
+
+class SessionsFull(Exception):
+    """The server holds as many sessions as it may; try again later."""
+
+    def __init__(self, limit: int) -> None:
+        super().__init__(f"this server holds {limit} sessions already")
+        self.limit = limit
+
+
+class Draining(Exception):
+    """The server is shutting down and opens no session."""
+
+
+class ResumeRefused(Exception):
+    """``code``: session_resume_expired, invalid_resume_token, session_resume_conflict, unsupported_session_resume, or
+    resync_required (the client must start afresh and retrieve the items)."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@attrs.frozen
+class SupervisorStatistics:
+    """Counts since the start, and what is live now."""
+
+    sessions: int
+    attached: int
+    sessions_max: int
+    opened: int
+    resumed: int
+    failed: int
+
+
+@attrs.define
+class _Folded:
+    """A log that was read back: everything that an actor is made of."""
+
+    state: SessionState
+    projection: Projection
+    outbox: Outbox
+    chain: bytes
+
+
+class Supervisor:
+    """Made by ``open_supervisor``."""
+
+    def __init__(
+        self,
+        ports: Ports,
+        server_id: str,
+        nursery: trio.Nursery,
+        make_projection: MakeProjection,
+        sessions_max: int,
+        make_token: Callable[[], str],
+        make_id: Callable[[], str],
+    ) -> None:
+        self._ports = ports
+        self._server_id = server_id
+        self._nursery = nursery
+        self._make_projection = make_projection
+        self._make_token = make_token
+        self._make_id = make_id
+        self._sessions: dict[str, Session] = {}
+        self._opening = 0
+        self._resuming: dict[str, trio.Lock] = {}
+        self._opened = self._resumed = self._failed = 0
+        self.sessions_max = sessions_max
+        self.draining = False
+
+    @property
+    def sessions(self) -> Mapping[str, Session]:
+        """The live sessions of this server, by id."""
+        return self._sessions
+
+    def statistics(self) -> SupervisorStatistics:
+        """Now."""
+        attached = sum(session.attachment is not None for session in self._sessions.values())
+        return SupervisorStatistics(
+            len(self._sessions), attached, self.sessions_max, self._opened, self._resumed, self._failed
+        )
+
+    # -- opening and resuming ----------------------------------------------------------------------------------
+
+    async def open(self, config: SessionConfig, projection: Projection) -> Session:
+        """A new session with its log and its actor, no client yet. Raises SessionsFull, Draining, StoreError."""
+        self._admit()
+        self._opening += 1
+        try:
+            session_id = self._make_id()
+            opened = e.SessionOpened(session_id, projection.dialect, projection.version, config)
+            await self._ports.store.create(session_id, self._server_id, opened, self._ports.now_ns())
+            folded = await self._fold(session_id, projection)
+            assert folded is not None
+            session = self._start(folded, fresh=True)
+        finally:
+            self._opening -= 1
+        self._opened += 1
+        return session
+
+    async def resume(self, session_id: str, token: str, number: int) -> Session:
+        """The session, live here or read back from its log, for a client that has everything up to ``number``.
+
+        Raises ResumeRefused, SessionsFull, Draining, StoreError. The caller attaches next, with the same number.
+        """
+        lock = self._resuming.setdefault(session_id, trio.Lock())
+        try:
+            async with lock:
+                session = self._sessions.get(session_id)
+                if session is None:
+                    session = await self._read_back(session_id, token)
+                else:
+                    check_token(session.state, token)
+        finally:
+            if not lock.locked() and not lock.statistics().tasks_waiting:
+                self._resuming.pop(session_id, None)
+        if number > session.outbox.head:
+            raise ResumeRefused("session_resume_conflict", f"the stream ends at {session.outbox.head}, not {number}")
+        if not session.outbox.knows(number):
+            raise ResumeRefused("resync_required", f"numbers below {session.outbox.first_number} are not kept any more")
+        self._resumed += 1
+        return session
+
+    def attachment(self, socket: Socket, number: int | None = None) -> Attachment:
+        """A client's hold on a session, with a resume token of its own, for ``Session.attach``."""
+        token = self._make_token()
+        return Attachment(socket, number, token_hash(token), token)
+
+    async def _read_back(self, session_id: str, token: str) -> Session:
+        """Check the token before the term is taken (a wrong one must not disturb the owner), fold after it."""
+        self._admit()
+        self._opening += 1
+        try:
+            seen = await self._fold(session_id, None)
+            if seen is None:
+                raise ResumeRefused("session_resume_expired", "there is no such session")
+            check_token(seen.state, token)
+            owned = await self._take_term(session_id)
+            folded = await self._fold(session_id, None)
+            assert folded is not None
+            assert folded.state.term == owned.term
+            session = self._start(folded, fresh=False)
+            await self._load_input(session)
+        finally:
+            self._opening -= 1
+        return session
+
+    async def _take_term(self, session_id: str) -> Owned:
+        try:
+            return await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns())
+        except SessionUnknown:
+            raise ResumeRefused("session_resume_expired", "there is no such session") from None
+
+    async def _fold(self, session_id: str, projection: Projection | None) -> _Folded | None:
+        """Read a log and fold it, its stream along with it. None: no such session."""
+        state, chain, outbox = SessionState(), CHAIN_START, Outbox(0, 0)
+        try:
+            while batches := await self._ports.store.read(session_id, state.position, READ_RECORDS):
+                for batch in batches:
+                    chain = batch.chain or chain
+                    for record in batch.records:
+                        apply(state, record)
+                        if record.position == 1:
+                            projection = projection or self._projection_for(state)
+                            outbox = Outbox(state.config.replay_window_ms, state.config.replay_window_bytes)
+                        assert projection is not None
+                        restore(outbox, projection, record, state)
+        except SessionUnknown:
+            return None
+        if projection is None:
+            return None
+        outbox.durable = state.position
+        return _Folded(state, projection, outbox, chain)
+
+    def _projection_for(self, state: SessionState) -> Projection:
+        projection = self._make_projection(state.dialect, state.projection_version)
+        if projection is None:
+            raise ResumeRefused("resync_required", "this server does not know the session's stream version")
+        return projection
+
+    async def _load_input(self, session: Session) -> None:
+        bodies = {}
+        for chunk in tuple(session.state.input.pending):
+            audio = await session.load_body(chunk.digest)
+            if audio is not None:
+                bodies[chunk.digest] = audio
+        session.keep_input(bodies)
+
+    def _admit(self) -> None:
+        if self.draining:
+            raise Draining
+        if len(self._sessions) + self._opening >= self.sessions_max:
+            raise SessionsFull(self.sessions_max)
+
+    # -- actors ------------------------------------------------------------------------------------------------
+
+    def _start(self, folded: _Folded, fresh: bool) -> Session:
+        session = Session(self._ports, folded.state, folded.projection, folded.outbox, folded.chain, fresh)
+        self._sessions[session.session_id] = session
+        self._nursery.start_soon(self._run, session)
+        return session
+
+    async def _run(self, session: Session) -> None:
+        """The one boundary of a session: whatever goes wrong in it becomes the session's end, never the server's."""
+        crash = ""
+        try:
+            await session.run()
+        except Exception as error:
+            crash = type(error).__name__
+            log.exception("session %s crashed", session.session_id)
+        finally:
+            if self._sessions.get(session.session_id) is session:
+                del self._sessions[session.session_id]
+        if session.failure is not None:
+            self._failed += 1
+            log.error("session %s lost its log: %s", session.session_id, session.failure)
+        if crash:
+            self._failed += 1
+            await self._bury(session.session_id, f"internal_error:{crash}")
+
+    async def _bury(self, session_id: str, reason: str) -> None:
+        """Close a session whose memory cannot be trusted, from its log alone."""
+        try:
+            await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns())
+            folded = await self._fold(session_id, None)
+            if folded is not None:
+                await self._append_close(folded, reason)
+        except (StoreError, ResumeRefused) as error:
+            log.error("session %s could not be closed in its log: %s", session_id, error)
+
+    async def _append_close(self, folded: _Folded, reason: str) -> None:
+        state, written = folded.state, trio.Event()
+        frames: list[object] = []
+        expected = state.position
+
+        def project(record: e.Record, after: SessionState) -> None:
+            frames.extend(folded.projection.fold(record, after))
+
+        result = step(state, c.Close(reason), self._ports.now_ns(), folded.outbox.cursor(), project)
+        if not result.records:
+            return
+        chain = chain_digest(folded.chain, self._ports.encode((result.effects, frames)))
+        batch = Batch(
+            state.session_id, state.term, f"{state.term}.{expected}", expected, result.records, chain, (), True
+        )
+        try:
+            self._ports.store.append_nowait(batch, lambda error: written.set())
+        except StoreBusy:
+            return
+        with trio.move_on_after(10):
+            await written.wait()
+
+    async def drain(self, timeout_s: float) -> None:
+        """Open nothing more; let answers finish for at most ``timeout_s``; then end every actor, so that its client
+        resumes at another server (or here, after the restart). The sessions stay open in the log."""
+        self.draining = True
+        with trio.move_on_after(timeout_s):
+            while any(session.state.active is not None for session in self._sessions.values()):
+                await trio.sleep(0.05)
+        for session in tuple(self._sessions.values()):
+            session.stop(RESUME_ELSEWHERE, "server_restart")
+        with trio.move_on_after(10):
+            while self._sessions:
+                await trio.sleep(0.02)
+
+
+def restore(outbox: Outbox, projection: Projection, record: e.Record, state: SessionState) -> None:
+    """Fold one record of a log that is read back into its stream."""
+    outbox.restore(projection.fold(record, state), record.at_ns)
+    if isinstance(record.event, e.EpochBump) and record.event.disposition == "cut":
+        outbox.cut(record.event.epoch, record.event.cursor, 0)
+
+
+def token_hash(token: str) -> str:
+    """What the log keeps of a resume token."""
+    return sha256(token.encode()).hexdigest()
+
+
+def check_token(state: SessionState, token: str) -> None:
+    """Raises ResumeRefused unless ``token`` opens this session. The previous token is good until the new attachment has
+    shown that its answer arrived."""
+    if state.phase is Phase.CLOSED:
+        raise ResumeRefused("session_resume_expired", "the session has ended")
+    given, link = token_hash(token), state.attachment
+    good = bool(link.token_hash) and hmac.compare_digest(given, link.token_hash)
+    if not link.confirmed and link.previous_token_hash:
+        good |= hmac.compare_digest(given, link.previous_token_hash)
+    if not good:
+        raise ResumeRefused("invalid_resume_token", "the resume token is not this session's")
+
+
+@asynccontextmanager
+async def open_supervisor(
+    ports: Ports,
+    *,
+    server_id: str,
+    make_projection: MakeProjection,
+    sessions_max: int = 64,
+    make_token: Callable[[], str] = lambda: secrets.token_urlsafe(TOKEN_BYTES),
+    make_id: Callable[[], str] = lambda: f"duplex-{secrets.token_hex(16)}",
+) -> AsyncIterator[Supervisor]:
+    """All sessions of a server, for as long as the context lasts. Leaving it without ``drain`` is a crash as far as the
+    sessions are concerned: their logs stay as they are."""
+    async with trio.open_nursery() as nursery:
+        yield Supervisor(ports, server_id, nursery, make_projection, sessions_max, make_token, make_id)
+        nursery.cancel_scope.cancel()
