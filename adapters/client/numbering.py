@@ -3,7 +3,8 @@
 Numbers strictly increase. A hole is no loss when the server announces it: a cut answer's unsent audio is named by the
 ``response.done`` that ends it, and what died while the client was away is named by ``session.resumed``. The first of
 these comes *after* the hole, so a hole stays open until every response that was running when it appeared has ended;
-what is unannounced then is lost. With no response running there is nothing to wait for: the hole is a loss at once.
+what is unannounced then is lost. With no response running, a cut may have taken even the answer's beginning: then the
+hole waits for the next end of any response, but not for more than ``GRACE_NUMBERS`` numbers.
 """
 
 from __future__ import annotations
@@ -15,6 +16,11 @@ from adapters.wire.schema.shapes import Ranges, merge_ranges, subtract_ranges
 
 HOLES_MAX = 256
 """Open holes that are remembered; one more and the oldest is a loss."""
+
+GRACE_NUMBERS = 32
+
+ANY = "*"
+"""Stands for whichever response ends next."""
 
 UNSEEN = ""
 """Stands for a response that began before this client attached: its end is told by no id that we know."""
@@ -46,14 +52,15 @@ class NumberLine:
             self.duplicates += 1
             return False
         for first, last in subtract_ranges([(self.last + 1, number - 1)] if number > self.last + 1 else [], self._dead):
-            self._holes.append(_Hole(first, last, set(self._running)))
+            self._holes.append(_Hole(first, last, set(self._running) or {ANY}))
         self.last = number
         self._dead = tuple(pair for pair in self._dead if pair[1] > number)
         return True
 
     def began(self, response_id: str) -> None:
         """A response is running from here on. Only one speaks at a time: what ran before we came has ended."""
-        self.ended(UNSEEN, known=False)
+        if UNSEEN in self._running:
+            self.ended(UNSEEN, known=False)
         self._running.add(response_id)
 
     def ended(self, response_id: str, known: bool) -> None:
@@ -62,6 +69,7 @@ class NumberLine:
         self._running.discard(name)
         for hole in self._holes:
             hole.waiting.discard(name)
+            hole.waiting.discard(ANY)
 
     def announced(self, ranges: Ranges) -> None:
         """These numbers are dead, past or to come."""
@@ -80,7 +88,12 @@ class NumberLine:
     def take_lost(self) -> Ranges:
         """Holes that nobody can announce any more, once each."""
         overflow = len(self._holes) - HOLES_MAX
-        lost = [hole for index, hole in enumerate(self._holes) if not hole.waiting or index < overflow]
+        overdue = self.last - GRACE_NUMBERS
+        lost = [
+            hole
+            for index, hole in enumerate(self._holes)
+            if not hole.waiting or index < overflow or (hole.waiting == {ANY} and hole.last < overdue)
+        ]
         if not lost:
             return ()
         self._holes = [hole for hole in self._holes if hole not in lost]
