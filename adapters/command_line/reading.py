@@ -1,0 +1,38 @@
+"""What the commands that read a store share: opening it, and saying what to do when that fails."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import click
+
+from core.ports.store import Store, StoreError
+from store.opening import open_store
+
+DEFAULT_STORE = "sqlite:///duologue.sqlite3"
+
+store_option = click.option(
+    "--store",
+    "store_url",
+    default=DEFAULT_STORE,
+    show_default=True,
+    envvar="DUOLOGUE_STORE",
+    help="Where the sessions' logs are: the URL that `duologue serve` was given.",
+)
+
+
+@asynccontextmanager
+async def reading(url: str) -> AsyncIterator[Store]:
+    """The store at ``url``. A SQLite file must be there already: reading makes none."""
+    path = url.removeprefix("sqlite:///")
+    if path != url and not Path(path).exists():
+        raise click.ClickException(
+            f"there is no store at {path}. Name the server's with --store, or start one: duologue serve"
+        )
+    try:
+        async with open_store(url) as store:
+            yield store
+    except StoreError as fault:
+        raise click.ClickException(f"the store at {url} cannot be read: {fault}") from fault

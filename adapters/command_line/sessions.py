@@ -1,0 +1,92 @@
+"""`duologue sessions`: what is in the log."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+
+import attrs
+import click
+import trio
+from rich.console import Console
+from rich.table import Table
+
+from adapters.command_line.reading import reading, store_option
+from core.ports.store import SessionRow, SessionUnknown, StoredBatch
+from core.session.events import TAGS
+
+
+@click.group()
+def sessions() -> None:
+    """Look at recorded sessions: list them, or show the events of one."""
+
+
+@sessions.command("list")
+@store_option
+@click.option("--limit", default=20, show_default=True, help="How many, newest first.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
+def list_sessions(store_url: str, limit: int, as_json: bool) -> None:
+    """List the newest sessions.
+
+    Example: duologue sessions list --limit 5
+    """
+    rows = trio.run(_rows, store_url, limit)
+    if as_json:
+        for row in rows:
+            click.echo(json.dumps(attrs.asdict(row)))
+        return
+    if not rows:
+        click.echo("No sessions yet. Start a server (duologue serve) and talk to it.")
+        return
+    table = Table("session", "began", "length", "events", "dialect", "state", box=None, header_style="bold")
+    for row in rows:
+        seconds = (row.updated_ns - row.created_ns) / 1e9
+        state = "closed" if row.closed else "open"
+        table.add_row(row.session, _time(row.created_ns), f"{seconds:.0f} s", str(row.position), row.dialect, state)
+    Console().print(table)
+
+
+@sessions.command("show")
+@click.argument("session")
+@store_option
+@click.option("--type", "tags", multiple=True, help="Only events of this type (repeatable), e.g. --type epoch_bump.")
+def show(session: str, store_url: str, tags: tuple[str, ...]) -> None:
+    """Show a session's events, one JSON object a line.
+
+    Example: duologue sessions show duplex-4f... --type commit --type response_started
+    """
+    unknown = [tag for tag in tags if tag not in TAGS.values()]
+    if unknown:
+        raise click.UsageError(f"no event type {unknown[0]!r}; there are: {', '.join(sorted(TAGS.values()))}")
+    try:
+        trio.run(_show, store_url, session, frozenset(tags))
+    except* SessionUnknown as group:
+        raise click.ClickException(f"no session {session}. List them: duologue sessions list") from group
+
+
+async def _rows(url: str, limit: int) -> list[SessionRow]:
+    async with reading(url) as store:
+        return list(await store.sessions(limit))
+
+
+async def _show(url: str, session: str, tags: frozenset[str]) -> None:
+    async with reading(url) as store:
+        await store.session(session)
+        position = 0
+        while batches := await store.read(session, position):
+            for batch in batches:
+                _print_batch(batch, tags)
+            position = batches[-1].records[-1].position
+
+
+def _print_batch(batch: StoredBatch, tags: frozenset[str]) -> None:
+    for record in batch.records:
+        tag = TAGS[type(record.event)]
+        if tags and tag not in tags:
+            continue
+        head = {"position": record.position, "epoch": record.epoch, "at": _time(record.at_ns), "type": tag}
+        click.echo(json.dumps({**head, **attrs.asdict(record.event)}, ensure_ascii=False))
+
+
+def _time(ns: int) -> str:
+    return datetime.fromtimestamp(ns / 1e9, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3]

@@ -1,0 +1,1 @@
+"""Offline replay: fold a recorded session again and compare with what really happened."""
