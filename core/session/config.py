@@ -29,7 +29,7 @@ class TurnDetection:
     """Who closes the user's turn, and what speech over an answer does (OpenAI's ``turn_detection``)."""
 
     type: str = "server_vad"
-    """``server_vad``: silence ends a turn. ``semantic_vad`` is taken as the same."""
+    """``server_vad`` or ``semantic_vad``: a silence ends the turn."""
     threshold: float = 0.5
     """How sure the detector must be that it hears speech, 0 to 1."""
     prefix_padding_ms: int = 300
@@ -67,7 +67,7 @@ class SessionConfig:
     overlap_barge_in_ms: int = 1_200
     """Speech over an answer that lasts this long cuts it off before it has ended."""
     overlap_silence_rms: float = 0.003
-    """Speech over an answer below this loudness (0 to 1) is taken for noise."""
+    """Loudness (0 to 1) below which speech over an answer may be taken for noise."""
     unacked: str = "assume_elapsed"
     """What a client that never reports playback is taken to have heard: ``assume_elapsed`` or ``heard_nothing``."""
     context_on_barge_in: str = "heard"

@@ -1,0 +1,44 @@
+"""The generated pages are what the code says; links lead somewhere; the commands that are written down exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import attrs
+import pytest
+
+from core.session import config, events
+from tools import reference
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def test_the_generated_pages_are_current() -> None:
+    assert [path.name for path in reference.stale()] == [], "run `make format`"
+
+
+def test_every_event_and_every_setting_is_described() -> None:
+    for tag, cls in events.EVENT_TYPES.items():
+        assert cls.__doc__, f"{tag} has no description"
+        assert f"## `{tag}`" in (ROOT / "docs/reference/events.md").read_text()
+    for settings in (config.SessionConfig, config.TurnDetection, config.AudioFormat):
+        missing = {field.name for field in attrs.fields(settings)} - set(reference.field_docs(settings))
+        assert missing == set(), f"{settings.__name__}: a setting without a sentence under it"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_links_lead_to_files(page: Path) -> None:
+    targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)|(?:src|srcset)=\"([^\"]+)\"", page.read_text())
+    for target in (first or second for first, second in targets):
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
+def test_make_targets_exist(page: Path) -> None:
+    makefile = (ROOT / "Makefile").read_text()
+    known = set(re.findall(r"^([a-z-]+):", makefile, flags=re.MULTILINE))
+    used = set(re.findall(r"(?:^|`)make ([a-z-]+)", page.read_text(), flags=re.MULTILINE))
+    assert used <= known
