@@ -33,8 +33,9 @@ def decode(audio: bytes, audio_format: AudioFormat) -> NDArray[np.float32]:
     size = SAMPLE_BYTES[audio_format.encoding]
     whole = audio[: len(audio) // size * size]
     if audio_format.encoding == "pcm16":
-        return np.frombuffer(whole, dtype="<i2").astype(np.float32) / 32_768
+        return np.frombuffer(whole, dtype="<i2").astype(np.float32) / np.float32(32_768)
     if audio_format.encoding == "pcm_f32le":
         floats = np.nan_to_num(np.frombuffer(whole, dtype="<f4"), posinf=1.0, neginf=-1.0)
-        return np.clip(floats, -1.0, 1.0).astype(np.float32)
+        clipped: NDArray[np.float32] = np.clip(floats, -1.0, 1.0).astype(np.float32)
+        return clipped
     return _TABLES[audio_format.encoding][np.frombuffer(whole, dtype=np.uint8)]

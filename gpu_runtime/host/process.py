@@ -39,10 +39,9 @@ class WorkerProcess:
         """
         ours, theirs = socket.socketpair()
         output_fd, their_output = os.pipe()
-        command = [sys.executable, "-P", "-m", "gpu_runtime.worker", "--model", model, "--fd", str(theirs.fileno())]
         try:
             process = subprocess.Popen(
-                command,
+                worker_command(model, theirs.fileno()),
                 stdin=subprocess.DEVNULL,
                 stdout=their_output,
                 stderr=their_output,
@@ -114,6 +113,11 @@ class WorkerProcess:
         text = line[:LINE_CHARS_MAX].decode("utf-8", "replace").rstrip()
         self._last_lines.append(text)
         log.info("worker %d: %s", self.pid, text)
+
+
+def worker_command(model: str, fd: int) -> list[str]:
+    """How a worker is started. -P: the server's working directory holds no modules of ours."""
+    return [sys.executable, "-P", "-m", "gpu_runtime.worker", "--model", model, "--fd", str(fd)]
 
 
 def describe_exit(status: int) -> str:
