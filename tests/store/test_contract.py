@@ -231,9 +231,9 @@ async def test_what_no_log_can_hold_is_refused_before_it_is_queued(db: OpenStore
         owner = await new_session(store)
         gap = (Record(3, 0, 1, InputCleared()), Record(5, 0, 1, InputCleared()))
         for changes in ({"records": ()}, {"records": gap}, {"batch_id": "nul\0"}):
+            bad = attrs.evolve(owner, position=2).batch(**changes)
             with pytest.raises(RecordInvalid):
-                store.append_nowait(attrs.evolve(owner, position=2).batch(**changes), lambda error: None)  # type:
-                ignore[arg-type]
+                store.append_nowait(bad, lambda error: None)
         with pytest.raises(RecordInvalid):
             store.append_nowait(owner.batch(InputTranscript("item", "\ud800")), lambda error: None)
         with pytest.raises(RecordInvalid):
