@@ -1,0 +1,1 @@
+"""OpenAI's Realtime dialect (GA): ``translation`` in, ``projection`` out, both pure."""

@@ -1,0 +1,47 @@
+"""What is wrong with a client's frame, as a value: the one place where refusals of the transport get their shape."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from adapters.wire.schema import names
+from adapters.wire.schema.errors import SERVER_ERROR, error_type
+
+_SERVER_CODES = frozenset({"runtime_unavailable", "model_error"})
+
+
+class Problem(Exception):
+    """A frame that never becomes a command. ``param`` names the field at fault, ``event_id`` the client's event.
+
+    The connection lives on; nothing of the frame was applied.
+    """
+
+    def __init__(self, code: str, message: str, param: str | None = None, event_id: str | None = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.param = param
+        self.event_id = event_id
+
+
+def error_body(
+    code: str, message: str, param: str | None = None, event_id: str | None = None, *, retryable: bool | None = None
+) -> dict[str, Any]:
+    """The nested object of an ``error`` event, the same in every dialect here."""
+    body: dict[str, Any] = {
+        "type": SERVER_ERROR if code in _SERVER_CODES else error_type(code),
+        "code": code,
+        "message": message,
+        "param": param,
+        "event_id": event_id,
+    }
+    if retryable is not None:
+        body["retryable"] = retryable
+    return body
+
+
+def problem_event(problem: Problem, rename: Callable[[str], str]) -> dict[str, Any]:
+    """A problem as the dialect's ``error`` event."""
+    body = error_body(rename(problem.code), problem.message, problem.param, problem.event_id)
+    return {"type": names.ERROR, "error": body}

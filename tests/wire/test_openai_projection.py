@@ -1,0 +1,238 @@
+"""What OpenAI's clients see of a session: order, cuts, truncation, errors."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from adapters.wire.openai.projection import OpenAIProjection
+from core.session import commands as c
+from core.session.config import SessionConfig
+from tests.wire.stories import Story, only, types
+
+
+@pytest.fixture
+def story() -> Story:
+    return Story(OpenAIProjection())
+
+
+def test_a_turn_and_its_answer_come_in_the_order_that_clients_need(story: Story) -> None:
+    story.ask()
+    story.answer("It is ", 200)
+    story.answer("blue.", 300)
+    story.done()
+    assert types(story.deliver()) == [
+        "input_audio_buffer.speech_started",
+        "input_audio_buffer.speech_stopped",
+        "input_audio_buffer.committed",
+        "conversation.item.added",
+        "conversation.item.done",
+        "conversation.item.input_audio_transcription.completed",
+        "response.created",
+        "rate_limits.updated",
+        "response.output_item.added",
+        "conversation.item.added",
+        "response.content_part.added",
+        "response.output_audio.delta",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.delta",
+        "response.output_audio_transcript.delta",
+        "response.output_audio.done",
+        "response.output_audio_transcript.done",
+        "response.content_part.done",
+        "response.output_item.done",
+        "conversation.item.done",
+        "response.done",
+    ]
+    done = only(story.seen, "response.done")["response"]
+    assert (done["status"], done["status_details"]) == ("completed", None)
+    assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "It is blue."}]
+    assert done["usage"]["total_tokens"] == 12
+
+
+def test_every_event_has_an_id_made_of_session_and_number(story: Story) -> None:
+    story.ask()
+    for number, frame in enumerate(story.frames, start=1):
+        assert frame.number == number
+        assert frame.payload["event_id"] == f"event_{story.state.session_id}_{number}"
+
+
+def test_items_name_their_predecessor(story: Story) -> None:
+    story.ask("one")
+    story.answer("First.")
+    story.done()
+    story.ask("two")
+    added = [p for p in story.deliver() if p["type"] == "conversation.item.added"]
+    assert [p["previous_item_id"] for p in added] == [None, added[0]["item"]["id"], added[1]["item"]["id"]]
+
+
+def test_an_item_never_names_a_predecessor_that_the_client_does_not_know(story: Story) -> None:
+    story.ask("one")  # its answer has not begun to come: its item is in the machine, not at the client
+    story.do(c.CreateItem("user", "two", '{"type": "message", "role": "user", "content": []}', "mine"))
+    story.answer("First.")
+    added = [p for p in story.deliver() if p["type"] == "conversation.item.added"]
+    question, mine, answer = added
+    assert mine["previous_item_id"] == question["item"]["id"]
+    assert answer["previous_item_id"] == question["item"]["id"]
+
+
+def test_metadata_is_echoed_in_created_and_done(story: Story) -> None:
+    story.do(c.CreateResponse(json.dumps({"client_event_id": "abc"})))
+    story.answer("Hello.")
+    story.done()
+    story.deliver()
+    for kind in ("response.created", "response.done"):
+        assert only(story.seen, kind)["response"]["metadata"] == {"client_event_id": "abc"}
+
+
+def test_a_cut_answer_ends_with_what_was_heard_and_names_the_numbers_that_died(story: Story) -> None:
+    response_id = story.ask()
+    for word in ("one ", "two ", "three ", "four "):
+        story.answer(word, 200)
+    story.deliver(13)  # up to the delta of "one"
+    cursor = story.outbox.number
+    story.wait(200)
+    story.do(c.CancelOutput("client_cancelled", response_id))
+    after = story.deliver()
+    done = only(after, "response.done")["response"]
+    assert (done["status"], done["status_details"]["reason"]) == ("cancelled", "client_cancelled")
+    assert only(after, "response.output_audio_transcript.done")["transcript"] == "one "
+    assert done["output"][0]["content"] == [{"type": "output_audio", "transcript": "one "}]
+    assert done["output"][0]["status"] == "incomplete"
+    first, last = map(int, done["metadata"]["skipped"].split("-"))
+    assert first == cursor + 1
+    assert [n for n in range(1, story.projection.number + 1) if n not in _numbers(story)] == list(
+        range(first, last + 1)
+    )
+    assert not any(p["type"].endswith(".delta") for p in after)
+
+
+def test_speech_over_an_answer_is_shown_only_when_it_takes_the_turn(story: Story) -> None:
+    story.ask()
+    story.answer("A long story.", 5_000)
+    story.deliver()
+    story.wait(300)
+    story.speech_begins()
+    story.speech_ends("mm-hmm", 300)
+    assert story.deliver() == []
+    story.speech_begins()
+    assert story.deliver() == []
+    story.speech_ends("stop, what is that?", 900)
+    assert types(story.deliver())[:2] == ["input_audio_buffer.speech_started", "response.output_audio.done"]
+    done = only(story.seen, "response.done")["response"]
+    assert done["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+
+
+def test_an_answer_that_is_complete_in_the_log_is_cut_where_it_is_delivered(story: Story) -> None:
+    response_id = story.ask()
+    for word in ("one ", "two ", "three."):
+        story.answer(word, 400)
+    story.done()
+    story.deliver(13)
+    story.wait(400)
+    story.do(c.CancelOutput("client_cancelled"))
+    story.deliver()
+    done = only(story.seen, "response.done")["response"]
+    assert (done["id"], done["status"]) == (response_id, "cancelled")
+    assert done["output"][0]["content"][0]["transcript"] == "one "
+
+
+def test_an_answer_whose_end_was_handed_over_is_cleared_and_ends_only_once(story: Story) -> None:
+    response_id = story.ask()
+    story.answer("A long answer.", 5_000)
+    story.done()
+    story.deliver()
+    story.wait(1_000)
+    story.do(c.CancelOutput("barge_in"))
+    assert types(story.deliver()) == ["output_audio_buffer.cleared"]
+    assert only(story.seen, "output_audio_buffer.cleared")["response_id"] == response_id
+    assert only(story.seen, "response.done")["response"]["status"] == "completed"
+
+
+def test_an_answer_cut_before_its_first_unit_leaves_no_item(story: Story) -> None:
+    story.ask()
+    story.do(c.CancelOutput("client_cancelled"))
+    story.deliver()
+    done = only(story.seen, "response.done")["response"]
+    assert (done["status"], done["output"]) == ("cancelled", [])
+    assert types(story.seen)[-1] == "response.done"
+
+
+def test_a_lost_runtime_drains_what_was_made(story: Story) -> None:
+    story.ask()
+    story.answer("Half an", 400)
+    story.do(c.LoseRuntime("killed"))
+    story.deliver()
+    done = only(story.seen, "response.done")["response"]
+    assert (done["status"], done["status_details"]) == (
+        "incomplete",
+        {"type": "incomplete", "reason": "runtime_lost"},
+    )
+    assert done["output"][0]["content"][0]["transcript"] == "Half an"
+    assert len([p for p in story.seen if p["type"] == "response.output_audio.delta"]) == 1
+
+
+def test_a_failed_answer_says_why(story: Story) -> None:
+    story.ask()
+    story.done("failed", "model_error")
+    story.deliver()
+    details = only(story.seen, "response.done")["response"]["status_details"]
+    assert (details["type"], details["error"]["code"]) == ("failed", "model_error")
+
+
+def test_after_a_truncate_no_event_carries_what_was_not_heard(story: Story) -> None:
+    story.ask()
+    for word in ("one ", "two ", "three "):
+        story.answer(word, 400)
+    story.deliver()
+    item_id = story.state.responses[story.state.active.response_id].item_id  # type: ignore[union-attr]
+    story.do(c.AckPlayback(450, item_id=item_id, truncate=True))
+    story.do(c.RetrieveItem(item_id))
+    story.answer("four", 400)
+    story.done()
+    after = story.deliver()
+    assert only(after, "conversation.item.truncated")["audio_end_ms"] == 450
+    assert only(after, "conversation.item.retrieved")["item"]["content"][0]["transcript"] == "one "
+    text = json.dumps(after)
+    assert not any(word in text for word in ("two", "three", "four"))
+
+
+def test_refusals_have_the_names_that_clients_forgive(story: Story) -> None:
+    story.do(c.CancelOutput("client_cancelled", event_id="mine"))
+    story.do(c.CommitInput())
+    story.do(c.RetrieveItem("nope", event_id="rci_nope"))
+    codes = [(p["error"]["code"], p["error"]["event_id"]) for p in story.deliver()]
+    assert codes == [
+        ("response_cancel_not_active", "mine"),
+        ("input_audio_buffer_commit_empty", None),
+        ("item_retrieve_invalid_item_id", "rci_nope"),
+    ]
+    assert story.seen[0]["error"]["message"].startswith("Cancellation failed")
+
+
+def test_an_answer_in_text_has_text_events() -> None:
+    story = Story(OpenAIProjection(), SessionConfig(output_modalities=("text",)))
+    story.ask()
+    story.answer("Blue.", 0)
+    story.done()
+    story.deliver()
+    assert [t for t in types(story.seen) if "output_text" in t] == [
+        "response.output_text.delta",
+        "response.output_text.done",
+    ]
+    assert only(story.seen, "response.done")["response"]["output"][0]["content"] == [
+        {"type": "output_text", "text": "Blue."}
+    ]
+    assert not any("output_audio" in t for t in types(story.seen))
+
+
+def test_session_expiry_is_told_as_openai_tells_it() -> None:
+    story = Story(OpenAIProjection(), SessionConfig(max_session_ms=60_000))
+    story.wait(60_000)
+    story.do(c.FireDeadline())
+    assert only(story.deliver(), "error")["error"]["code"] == "session_expired"
+
+
+def _numbers(story: Story) -> set[int]:
+    return {int(payload["event_id"].rpartition("_")[2]) for payload in story.seen}

@@ -1,0 +1,126 @@
+"""Whatever happens: numbers are dense, every answer that a client sees begin ends once, and every gap is announced."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.wire.duplex.projection import DuplexProjection
+from adapters.wire.openai.projection import OpenAIProjection
+from adapters.wire.schema.shapes import skipped_of_done
+from core.session import commands as c
+from core.session.events import Record, SessionOpened
+from core.session.machine import apply
+from core.session.state import SessionState
+from tests.wire.stories import Story
+
+_ACTIONS = st.one_of(
+    st.tuples(st.just("ask")),
+    st.tuples(st.just("speech_begins")),
+    st.tuples(st.just("speech_ends"), st.sampled_from(["mm-hmm", "", "stop it now", None]), st.integers(100, 2_000)),
+    st.tuples(st.just("answer"), st.sampled_from(["one ", "two three ", ""]), st.sampled_from([0, 80, 400, 3_000])),
+    st.tuples(st.just("done")),
+    st.tuples(st.just("deliver"), st.integers(1, 12)),
+    st.tuples(st.just("wait"), st.integers(0, 3_000)),
+    st.tuples(st.just("cancel"), st.sampled_from(["client_cancelled", "barge_in", "output_audio_buffer_clear"])),
+    st.tuples(st.just("ack"), st.integers(0, 4_000), st.booleans()),
+    st.tuples(st.just("commit")),
+    st.tuples(st.just("create"), st.booleans()),
+    st.tuples(st.just("lose")),
+    st.tuples(st.just("gain")),
+    st.tuples(st.just("fail")),
+    st.tuples(st.just("update")),
+)
+
+
+def _act(story: Story, action: tuple[Any, ...]) -> None:
+    match action:
+        case ("answer", text, ms):
+            if story.state.active is not None:
+                story.answer(text, ms)
+        case ("done",):
+            if story.state.active is not None:
+                story.done()
+        case ("ask",):
+            story.speech_begins()
+            story.speech_ends("what is it", 700)
+        case ("cancel", reason):
+            story.do(c.CancelOutput(reason, quiet=True))
+        case ("ack", ms, truncate):
+            story.do(c.AckPlayback(ms, truncate=truncate))
+        case ("commit",):
+            story.append()
+            story.do(c.CommitInput(create_response=True))
+        case ("create", apart):
+            story.do(c.CreateResponse(out_of_band=apart))
+        case ("lose",):
+            story.do(c.LoseRuntime("killed"))
+        case ("gain",):
+            story.do(c.GainRuntime())
+        case ("fail",):
+            story.do(c.FailOutput())
+        case ("update",):
+            story.do(c.UpdateConfig(story.state.config))
+        case (verb, *arguments):
+            getattr(story, verb)(*arguments)
+
+
+@pytest.mark.parametrize("make", [OpenAIProjection, DuplexProjection])
+@given(actions=st.lists(_ACTIONS, max_size=60))
+def test_the_stream_can_be_rebuilt_whatever_is_cut(
+    make: type[OpenAIProjection], actions: list[tuple[Any, ...]]
+) -> None:
+    story = Story(make())
+    for action in actions:
+        _act(story, action)
+    story.do(c.CancelOutput("client_cancelled", quiet=True))
+    if story.state.active is not None:
+        story.done()
+    story.deliver()
+
+    assert [frame.number for frame in story.frames] == list(range(1, story.projection.number + 1))
+    created = Counter(p["response"]["id"] for p in story.seen if p["type"] == "response.created")
+    done = Counter(p["response"]["id"] for p in story.seen if p["type"] == "response.done")
+    assert created == done
+    assert all(count == 1 for count in done.values())
+    _nothing_follows_an_end(story.seen)
+    announced = {n for p in story.seen if p["type"] == "response.done" for n in _skipped(p)}
+    got = {int(p["event_id"].rpartition("_")[2]) for p in story.seen}
+    assert got.isdisjoint(announced)
+    assert got | announced == set(range(1, story.projection.number + 1))
+    json.dumps([dict(frame.payload) for frame in story.frames], allow_nan=False)
+    _a_replay_gives_the_same(story, make)
+
+
+def _skipped(done: dict[str, Any]) -> set[int]:
+    skipped = (done["response"]["metadata"] or {}).get("skipped")
+    if isinstance(skipped, str):
+        pairs = [tuple(map(int, pair.split("-"))) for pair in skipped.split(",")]
+    else:
+        pairs = list(skipped_of_done(done))
+    return {n for first, last in pairs for n in range(first, last + 1)}
+
+
+def _nothing_follows_an_end(seen: list[dict[str, Any]]) -> None:
+    over: set[str] = set()
+    for payload in seen:
+        if payload["type"] == "response.done":
+            over.add(payload["response"]["id"])
+        elif payload["type"].startswith("response."):
+            assert payload.get("response_id") not in over, payload["type"]
+
+
+def _a_replay_gives_the_same(story: Story, make: type[OpenAIProjection]) -> None:
+    projection, state, frames = make(), SessionState(), []
+    opened = next(record for record in story.records if isinstance(record.event, SessionOpened))
+    assert opened.position == 1
+    for record in story.records:
+        assert isinstance(record, Record)
+        apply(state, record)
+        frames.extend(projection.fold(record, state))
+    assert frames == story.frames
