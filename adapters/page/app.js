@@ -5,8 +5,8 @@ import { AckPacer } from "./heard.js";
 import { LaneHistory, LaneView } from "./lanes.js";
 import { LatencyMeter } from "./latency.js";
 import { Link } from "./link.js";
-import { Microphone, MicrophoneError } from "./microphone.js";
-import { noticeFor } from "./notices.js";
+import { Microphone } from "./microphone.js";
+import { noticeFor, Trouble } from "./notices.js";
 import { Player } from "./player.js";
 import { CHUNK_MS, idMaker, pcm16ToBase64, sessionRequest, socketUrl } from "./protocol.js";
 import { View } from "./view.js";
@@ -53,10 +53,11 @@ class App {
     view.startButton.addEventListener("click", () => (this.isRunning ? this.link.stop() : this.start()));
     view.muteButton.addEventListener("click", () => this.microphoneButton());
     view.interruptButton.addEventListener("click", () => this.interrupt());
-    view.form.addEventListener("submit", (event) => {
+    view.form.addEventListener("submit", async (event) => {
       event.preventDefault();
-      this.write(view.message.value);
+      const text = view.message.value;
       view.message.value = "";
+      if (!(await this.write(text)) && view.message.value === "") view.message.value = text;
     });
     view.welcome.addEventListener("click", ({ target }) => {
       if (target.closest(".example")) this.write(target.textContent);
@@ -88,7 +89,7 @@ class App {
       await Promise.all([this.player.open(), this.microphone.open()]);
       this.link.start();
     } catch (error) {
-      if (!(error instanceof MicrophoneError)) throw error;
+      if (!(error instanceof Trouble)) throw error;
       this.notify(error.code);
     } finally {
       this.view.startButton.disabled = false;
@@ -102,11 +103,10 @@ class App {
     this.refresh();
   }
 
-  /** A typed message; it cuts an answer like a spoken one. */
+  /** A typed message; it cuts an answer like a spoken one. False: it was not taken. */
   async write(raw) {
     const text = raw.trim();
-    if (text === "") return;
-    await this.player.open();
+    if (text === "" || !(await this.openPlayer())) return false;
     if (!this.isRunning) {
       this.view.hideNotice();
       this.link.start();
@@ -119,6 +119,18 @@ class App {
     this.link.send({ type: "conversation.item.create", item: { id, type: "message", role: "user", content } });
     this.link.send({ type: "response.create" });
     this.refresh();
+    return true;
+  }
+
+  async openPlayer() {
+    try {
+      await this.player.open();
+      return true;
+    } catch (error) {
+      if (!(error instanceof Trouble)) throw error;
+      this.notify(error.code);
+      return false;
+    }
   }
 
   get canInterrupt() {

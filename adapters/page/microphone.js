@@ -1,18 +1,10 @@
 // The microphone: asks for it, captures it through the worklet, and reports when it is taken away.
 
-import { noticeCodeOf } from "./notices.js";
+import { noticeCodeOf, Trouble } from "./notices.js";
 
 const CONSTRAINTS = {
   audio: { channelCount: 1, echoCancellation: true, noiseSuppression: true, autoGainControl: true },
 };
-
-/** The microphone cannot be had; ``code`` is one of notices.js. */
-export class MicrophoneError extends Error {
-  constructor(code, cause) {
-    super(code, { cause });
-    this.code = code;
-  }
-}
 
 export class Microphone {
   /** onChunk({pcm: Int16Array of 100 ms at 24 kHz, levels: RMS per 20 ms}); onLost(): the device went away. */
@@ -21,6 +13,8 @@ export class Microphone {
     this.onLost = onLost;
     this.stream = null;
     this.context = null;
+    this.source = null;
+    this.node = null;
     this.muted = false;
   }
 
@@ -28,14 +22,14 @@ export class Microphone {
     return this.stream !== null;
   }
 
-  /** Asks the user and starts capturing. Throws MicrophoneError. */
+  /** Asks the user and starts capturing. Throws Trouble. */
   async open() {
     if (this.isOpen) return;
-    if (navigator.mediaDevices?.getUserMedia === undefined) throw new MicrophoneError("microphone_insecure");
+    if (navigator.mediaDevices?.getUserMedia === undefined) throw new Trouble("microphone_insecure");
     try {
       this.stream = await navigator.mediaDevices.getUserMedia(CONSTRAINTS);
     } catch (error) {
-      throw new MicrophoneError(noticeCodeOf(error.name), error);
+      throw new Trouble(noticeCodeOf(error.name), error);
     }
     const stream = this.stream;
     for (const track of stream.getAudioTracks()) {
@@ -45,21 +39,31 @@ export class Microphone {
         this.onLost();
       };
     }
-    await this.#capture(stream);
+    try {
+      await this.#capture(stream);
+    } catch (error) {
+      this.close();
+      // The worklet's file could not be fetched.
+      throw new Trouble("no_server", error);
+    }
     this.setMuted(this.muted);
   }
 
+  // The context is kept when the microphone closes: the next start needs nothing from the server.
   async #capture(stream) {
-    const context = new AudioContext({ latencyHint: "interactive" });
-    this.context = context;
-    await context.audioWorklet.addModule(new URL("capture-worklet.js", import.meta.url));
-    await context.resume();
+    if (this.context === null) {
+      const context = new AudioContext({ latencyHint: "interactive" });
+      await context.audioWorklet.addModule(new URL("capture-worklet.js", import.meta.url));
+      this.context = context;
+    }
+    await this.context.resume();
     if (this.stream !== stream) return;
-    const node = new AudioWorkletNode(context, "duologue-capture", { numberOfInputs: 1, numberOfOutputs: 1 });
+    const node = new AudioWorkletNode(this.context, "duologue-capture", { numberOfInputs: 1, numberOfOutputs: 1 });
     node.port.onmessage = ({ data }) => this.stream === stream && this.onChunk(data);
-    context.createMediaStreamSource(stream).connect(node);
+    this.source = this.context.createMediaStreamSource(stream);
+    this.source.connect(node);
     // A node that leads nowhere is not pulled by every browser; its output is silence.
-    node.connect(context.destination);
+    node.connect(this.context.destination);
     this.node = node;
   }
 
@@ -72,9 +76,11 @@ export class Microphone {
   close() {
     for (const track of this.stream?.getTracks() ?? []) track.stop();
     this.node?.port.postMessage({ type: "stop" });
-    this.context?.close();
+    this.source?.disconnect();
+    this.node?.disconnect();
+    this.context?.suspend();
     this.stream = null;
-    this.context = null;
+    this.source = null;
     this.node = null;
   }
 }

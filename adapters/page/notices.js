@@ -86,6 +86,14 @@ const NOTICES = {
   },
 };
 
+/** Something cannot be done, for the reason ``code``: one of the notices here. */
+export class Trouble extends Error {
+  constructor(code, cause) {
+    super(code, { cause });
+    this.code = code;
+  }
+}
+
 // Races that are nobody's fault: the answer had ended just when it was cut.
 const HARMLESS = new Set([
   "response_not_active",

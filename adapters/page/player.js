@@ -1,5 +1,6 @@
 // Plays answers and knows, at any moment, how much of each was really heard.
 
+import { Trouble } from "./notices.js";
 import { AUDIO_RATE, PREBUFFER_MS_DEFAULT, base64ToFloat, samplesToMs } from "./protocol.js";
 
 const FLUSH_ANSWER_MS = 80;
@@ -13,6 +14,7 @@ export class Player {
   constructor({ onStarted, onProgress, onFinished, onTrouble }) {
     Object.assign(this, { onStarted, onProgress, onFinished, onTrouble });
     this.prebufferMs = PREBUFFER_MS_DEFAULT;
+    this.opening = null;
     this.context = null;
     this.node = null;
     this.waiting = [];
@@ -23,16 +25,21 @@ export class Player {
     this.last = null;
   }
 
-  /** Must be called from a user's gesture: browsers keep pages silent until then. */
-  async open() {
-    if (this.context !== null) {
-      await this.context.resume();
-      return;
-    }
+  /** Must be called from a user's gesture: browsers keep pages silent until then. Throws Trouble. */
+  open() {
+    this.opening ??= this.#open().catch((error) => {
+      this.opening = null;
+      throw new Trouble("no_server", error);
+    });
+    this.context?.resume();
+    return this.opening;
+  }
+
+  async #open() {
     const context = new AudioContext({ sampleRate: AUDIO_RATE, latencyHint: "interactive" });
-    this.context = context;
     await context.audioWorklet.addModule(new URL("playback-worklet.js", import.meta.url));
     await context.resume();
+    this.context = context;
     const node = new AudioWorkletNode(context, "duologue-playback", {
       numberOfInputs: 0,
       outputChannelCount: [1],
@@ -95,15 +102,6 @@ export class Player {
   forget(id) {
     if (!this.dead.includes(id)) this.dead.push(id);
     if (this.dead.length > DEAD_MAX) this.dead.shift();
-  }
-
-  close() {
-    this.node?.port.postMessage({ type: "stop" });
-    this.context?.close();
-    this.context = null;
-    this.node = null;
-    this.waiting = [];
-    this.last = null;
   }
 
   #post(message) {
