@@ -35,7 +35,7 @@ Host = InlineRuntime | WorkerRuntime
 Opener = Callable[..., AbstractAsyncContextManager[Host]]
 
 QUICK = {"unit_ms": 40, "rtf": 0.25, "first_audio_ms": 5, "answer_units": 6}
-STALL_TIMEOUT_S = 0.4
+STALL_TIMEOUT_S = 2.0
 
 
 @asynccontextmanager
@@ -46,7 +46,7 @@ async def inline(**settings: Any) -> Any:
 
 @asynccontextmanager
 async def worker(**settings: Any) -> Any:
-    options = WorkerOptions(ping_interval_s=0.1, stall_timeout_s=STALL_TIMEOUT_S)
+    options = WorkerOptions(ping_interval_s=0.2, stall_timeout_s=STALL_TIMEOUT_S)
     async with open_worker("scripted", QUICK | settings, options=options) as runtime:
         yield runtime
 
