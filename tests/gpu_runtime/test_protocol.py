@@ -68,12 +68,14 @@ def test_a_stream_may_be_cut_anywhere(messages: list[object], cuts: list[int]) -
 @given(st.binary(max_size=200))
 def test_noise_is_a_protocol_error_and_nothing_worse(noise: bytes) -> None:
     buffer = FrameBuffer(frame_bytes_max=100)
+    code = None
     try:
         for payload in buffer.feed(noise):
             TO_WORKER_CODEC.decode(payload)
         buffer.end()
     except ProtocolError as error:
-        assert error.code in {"frame_too_large", "torn_frame", "bad_frame", "unknown_tag", "bad_body"}
+        code = error.code
+    assert code in {None, "frame_too_large", "torn_frame", "bad_frame", "unknown_tag", "bad_body"}
 
 
 @given(anything_of(TO_WORKER), st.integers(0, 10_000), st.integers(0, 255))
@@ -127,11 +129,10 @@ def test_a_stream_that_ends_within_a_frame_is_torn() -> None:
 
 def test_what_came_before_a_bad_length_is_still_delivered() -> None:
     frame = TO_WORKER_CODEC.encode(Feed("s", 1, 0, 20, b""))
-    got = []
-    with pytest.raises(ProtocolError):
-        for payload in FrameBuffer().feed(frame + b"\xff\xff\xff\xff"):
-            got.append(payload)
-    assert got == [frame[4:]]
+    stream = FrameBuffer().feed(frame + b"\xff\xff\xff\xff")
+    assert next(stream) == frame[4:]
+    with pytest.raises(ProtocolError, match="frame_too_large"):
+        next(stream)
 
 
 def test_fields_that_a_newer_peer_adds_are_passed_over() -> None:

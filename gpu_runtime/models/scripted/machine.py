@@ -64,7 +64,7 @@ class _Session:
     floor: int = 0
     responses: int = 0
     lane: _Lane | None = None
-    ear_timer: bool = False
+    ear_timer_ns: int | None = None
 
 
 _Action = Callable[[int], Sequence[Said]]
@@ -145,16 +145,17 @@ class ScriptedMachine:
         return said
 
     def _watch_ear(self, session: _Session) -> None:
-        """One timer an ear at most: when it fires too early, because more audio came, it is set anew."""
+        """Set a timer if none stands, or if silence that was sent has brought the end nearer. One that fires too early,
+        because more audio came, sets the next."""
         due_ns = session.ear.idle_due_ns()
-        if due_ns is None or session.ear_timer:
+        if due_ns is None or (session.ear_timer_ns is not None and session.ear_timer_ns <= due_ns):
             return
-        session.ear_timer = True
+        session.ear_timer_ns = due_ns
 
         def fire(now_ns: int) -> Sequence[Said]:
-            session.ear_timer = False
-            if not self._alive(session):
+            if not self._alive(session) or session.ear_timer_ns != due_ns:
                 return ()
+            session.ear_timer_ns = None
             said = session.ear.idle(now_ns)
             self._watch_ear(session)
             return said
