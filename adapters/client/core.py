@@ -267,6 +267,8 @@ class ClientCore:
             state.ack_now = state.ack_now or at_once
             if not truncate:
                 return
+        if state is None and response_id is None and item_id is None:
+            raise ClientMisuse("there is no response yet whose playback could be reported")
         named: dict[str, Any] = {"response_id": response_id, "item_id": item_id, "committed_ms": committed_ms}
         if state is not None:
             named = {"response_id": state.response_id, "committed_ms": committed_ms}
