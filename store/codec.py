@@ -54,7 +54,10 @@ _decoders: dict[str, msgspec.json.Decoder[Any]] = {tag: msgspec.json.Decoder(cls
 def is_storable(text: str) -> bool:
     """Whether every backend can hold ``text`` in a column: it has no NUL and no lone surrogate. (Inside an event's
     JSON a NUL is escaped and harmless.)"""
-    return "\0" not in text and not any("\ud800" <= character <= "\udfff" for character in text)
+    try:
+        return b"\0" not in text.encode()
+    except UnicodeEncodeError:
+        return False
 
 
 def encode_record(record: Record) -> Row:

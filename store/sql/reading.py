@@ -3,28 +3,25 @@ only."""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, select, tuple_
+from sqlalchemy import Connection, bindparam, func, select, tuple_
 
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch, StoreFailed
 from core.session.digest import body_digest
+from core.session.events import Record
 from store.codec import Row, decode_row
 from store.planning import Head
-from store.sql.schema import RAW, batches, bodies, events, sessions
+from store.sql.schema import RAW, bodies, events, sessions
 
-_BATCHES_AFTER = (
-    select(batches.c.position, batches.c.batch_id, batches.c.term, batches.c.chain)
-    .where(batches.c.session == bindparam("of_session"), batches.c.position > bindparam("after"))
-    .order_by(batches.c.position)
+_EVENTS_AFTER = (
+    select(*(column for column in events.c if column.name != "session"))
+    .where(events.c.session == bindparam("of_session"), events.c.position > bindparam("after"))
+    .order_by(events.c.position)
     .limit(bindparam("up_to"))
 )
-_EVENTS_BETWEEN = (
-    select(*(column for column in events.c if column.name != "session"))
-    .where(
-        events.c.session == bindparam("of_session"),
-        events.c.position > bindparam("after"),
-        events.c.position <= bindparam("last"),
-    )
-    .order_by(events.c.position)
+_FIRST_END_AFTER = select(func.min(events.c.position)).where(
+    events.c.session == bindparam("of_session"),
+    events.c.position > bindparam("after"),
+    events.c.batch_id.is_not(None),
 )
 _HEAD = select(sessions).where(sessions.c.session == bindparam("of_session"))
 _BODY = select(bodies.c.coding, bodies.c.data).where(
@@ -45,24 +42,34 @@ def read_head(connection: Connection, session: str) -> Head:
 
 
 def read_batches(connection: Connection, session: str, after: int, limit: int) -> list[StoredBatch]:
-    """As Store.read. Batches and events never change and are committed together, so two queries see the same log."""
-    found = connection.execute(_BATCHES_AFTER, {"of_session": session, "after": after, "up_to": max(limit, 1)}).all()
-    if not found:
+    """As Store.read. Events never change, and a batch's are committed together, so several queries see the same log."""
+    batches = _whole_batches(connection, session, after, max(limit, 1))
+    if not batches:
+        end = connection.execute(_FIRST_END_AFTER, {"of_session": session, "after": after}).scalar()
+        if end is not None:
+            # The first batch alone is longer than the page.
+            return _whole_batches(connection, session, after, end - after)
         read_head(connection, session)
-        return []
-    whole = [batch for batch in found if batch.position - after <= limit] or found[:1]
-    rows = connection.execute(_EVENTS_BETWEEN, {"of_session": session, "after": after, "last": whole[-1].position})
-    records = [decode_row(Row(*row)) for row in rows]
-    stored = []
-    start = 0
-    for batch in whole:
-        # Pair check of the writer's: positions are dense, so a batch's records end where the batch says.
-        end = batch.position - after
-        if len(records) < end or records[end - 1].position != batch.position:
-            raise StoreFailed(f"{session}: records are missing before position {batch.position}")
-        stored.append(StoredBatch(batch.batch_id, batch.term, tuple(records[start:end]), bytes(batch.chain)))
-        start = end
-    return stored
+    return batches
+
+
+def _whole_batches(connection: Connection, session: str, after: int, limit: int) -> list[StoredBatch]:
+    """The batches that end within the next ``limit`` records. Raises StoreFailed when a record is missing."""
+    batches: list[StoredBatch] = []
+    records: list[Record] = []
+    position = after
+    for row in connection.execute(_EVENTS_AFTER, {"of_session": session, "after": after, "up_to": limit}):
+        *fields, batch_id, term, chain = row
+        record = decode_row(Row(*fields))
+        position += 1
+        # Pair check of the writer's: what was written dense must be read dense, or a fold would be of another session.
+        if record.position != position:
+            raise StoreFailed(f"{session}: position {position} is missing")
+        records.append(record)
+        if batch_id is not None:
+            batches.append(StoredBatch(batch_id, term, tuple(records), bytes(chain)))
+            records = []
+    return batches
 
 
 def read_body(connection: Connection, session: str, digest: str) -> bytes:

@@ -1,10 +1,10 @@
 """The tables.
 
 A session's row is the lock and the fence: it holds the term and the head of the log, and every write locks it first.
-Events and batches are keyed by (session, position): one writer's order is the key's order, a second writer's row would
-collide. On SQLite both are clustered by that key (WITHOUT ROWID), so that a replay reads one stretch of the file.
-Bodies are big: they keep their rowid, so that new ones go to the end of the table wherever their digest falls in the
-index.
+Events are keyed by (session, position): one writer's order is the key's order, a second writer's row would collide. On
+SQLite they are clustered by that key (WITHOUT ROWID), so that a replay reads one stretch of the file. The price is that
+each session of a group dirties a page of its own, so there is one such table and not a second one for batches. Bodies
+are big: they keep their rowid, so that new ones go to the end of the table wherever their digest falls in the index.
 
 The tables are made by ``create_all``. ``store_schema`` holds their version; migrations from version 1 on are Alembic's.
 """
@@ -55,18 +55,6 @@ sessions = Table(
 )
 """One row a session. The columns are store.planning.Head's fields, in order."""
 
-batches = Table(
-    "batches",
-    metadata,
-    Column("session", _Name, primary_key=True),
-    Column("position", BigInteger, primary_key=True),
-    Column("batch_id", Text, nullable=False),
-    Column("term", BigInteger, nullable=False),
-    Column("chain", LargeBinary, nullable=False),
-    sqlite_with_rowid=False,
-)
-"""``position`` is that of the batch's last record."""
-
 events = Table(
     "events",
     metadata,
@@ -77,9 +65,14 @@ events = Table(
     Column("type", Text, nullable=False),
     Column("version", Integer, nullable=False),
     Column("body", Text, nullable=False),
+    Column("batch_id", Text),
+    Column("term", BigInteger),
+    Column("chain", LargeBinary),
     sqlite_with_rowid=False,
 )
-"""``body`` is the event as JSON. The columns after ``session`` are store.codec.Row's fields, in order."""
+"""One row a record; ``body`` is the event as JSON. The last record of a batch carries what the batch has beside its
+records: ``batch_id``, ``term`` and ``chain``; in the others these are null. The seven columns before them are the
+session and store.codec.Row's fields, in order."""
 
 RAW = "raw"
 

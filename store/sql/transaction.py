@@ -24,7 +24,7 @@ from core.ports.store import StoreError, StoreFailed
 from store.planning import Addition, AppendBatch, Head, plan
 from store.queueing import Item, Outcome
 from store.sql.engines import failure
-from store.sql.schema import RAW, batches, bodies, events, sessions
+from store.sql.schema import RAW, bodies, events, sessions
 
 _LOCK_HEADS = (
     select(sessions)
@@ -33,12 +33,11 @@ _LOCK_HEADS = (
     .order_by(sessions.c.session)
     .with_for_update()
 )
-_BATCH_AT = select(batches.c.batch_id).where(
-    batches.c.session == bindparam("at_session"), batches.c.position == bindparam("at_position")
+_BATCH_AT = select(events.c.batch_id).where(
+    events.c.session == bindparam("at_session"), events.c.position == bindparam("at_position")
 )
 _INSERT_SESSIONS = insert(sessions)
 _UPDATE_SESSIONS = update(sessions).where(sessions.c.session == bindparam("of_session"))
-_INSERT_BATCHES = insert(batches)
 _INSERT_EVENTS = insert(events)
 _INSERT_BODIES = {
     "sqlite": sqlite.insert(bodies).on_conflict_do_nothing(),
@@ -160,7 +159,6 @@ class _Group:
         changed = {addition.head.session: addition.head for addition in self._additions}
         self._execute(_INSERT_BODIES[self._connection.dialect.name], _body_parameters(self._additions))
         self._execute(_INSERT_EVENTS, _event_parameters(self._additions))
-        self._execute(_INSERT_BATCHES, _batch_parameters(self._additions))
         self._execute(_INSERT_SESSIONS, [_columns(changed[session]) for session in created])
         updated = [head for session, head in changed.items() if session not in created]
         self._execute(_UPDATE_SESSIONS, [{"of_session": head.session, **_columns(head)} for head in updated])
@@ -183,29 +181,23 @@ def _body_parameters(additions: Iterable[Addition]) -> Parameters:
 
 
 def _event_parameters(additions: Iterable[Addition]) -> Parameters:
-    return [
-        {
-            "session": addition.head.session,
-            "position": row.position,
-            "epoch": row.epoch,
-            "at_ns": row.at_ns,
-            "type": row.type,
-            "version": row.version,
-            "body": row.body,
-        }
-        for addition in additions
-        for row in addition.rows
-    ]
-
-
-def _batch_parameters(additions: Iterable[Addition]) -> Parameters:
-    return [
-        {
-            "session": addition.head.session,
-            "position": addition.head.position,
-            "batch_id": addition.batch_id,
-            "term": addition.head.term,
-            "chain": addition.head.chain,
-        }
-        for addition in additions
-    ]
+    parameters = []
+    for addition in additions:
+        head = addition.head
+        for row in addition.rows:
+            ends = row.position == head.position
+            parameters.append(
+                {
+                    "session": head.session,
+                    "position": row.position,
+                    "epoch": row.epoch,
+                    "at_ns": row.at_ns,
+                    "type": row.type,
+                    "version": row.version,
+                    "body": row.body,
+                    "batch_id": addition.batch_id if ends else None,
+                    "term": head.term if ends else None,
+                    "chain": head.chain if ends else None,
+                }
+            )
+    return parameters

@@ -1,0 +1,175 @@
+"""Faults of a real database, made by real means: triggers that refuse, a lock that is held, a file that is damaged."""
+
+from __future__ import annotations
+
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+import trio
+
+from core.ports.store import StoreFailed
+from core.session.digest import body_digest
+from core.session.events import InputCleared, InputTranscript
+from store.opening import open_store
+from store.sql import engines
+from store.sql.engines import StoreUrlInvalid
+from store.sql.sql_store import open_sql_store
+from tests.store.backends import append, append_all, in_real_time, new_session, stored, whole_log
+
+REFUSE_POISON = """
+CREATE TRIGGER refuse BEFORE INSERT ON events WHEN NEW.body LIKE '%poison%'
+BEGIN SELECT RAISE(ABORT, 'refused by a trigger: my secret'); END
+"""
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "log.sqlite3"
+
+
+def execute(path: Path, statement: str, *values: object) -> list[tuple[object, ...]]:
+    connection = sqlite3.connect(path)
+    try:
+        with connection:
+            return connection.execute(statement, values).fetchall()
+    finally:
+        connection.close()
+
+
+@in_real_time
+async def test_one_session_s_bad_row_fails_that_session_only(path: Path) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        bad, good = await new_session(store, "bad"), await new_session(store, "good")
+        execute(path, REFUSE_POISON)
+        batches = [
+            good.batch(urgent=False),
+            bad.batch(urgent=False),
+            bad.batch(InputTranscript("item", "poison"), bodies=(b"body",), urgent=False),
+            bad.batch(urgent=False),
+            good.batch(urgent=True),
+        ]
+        answers = await append_all(store, *batches)
+        assert [type(answer) for answer in answers] == [type(None), StoreFailed, StoreFailed, StoreFailed, type(None)]
+        assert len(await whole_log(store, "bad")) == 2, "one transaction a session: all of it or nothing"
+        assert list(await store.read("good", after=2)) == [stored(batches[0]), stored(batches[4])]
+        with pytest.raises(KeyError):
+            await store.body("bad", body_digest(b"body"))
+        await append(store, batches[1])
+
+
+@in_real_time
+async def test_a_failure_tells_its_code_and_nothing_that_was_said(path: Path) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner = await new_session(store)
+        execute(path, REFUSE_POISON)
+        with pytest.raises(StoreFailed) as caught:
+            await owner.append(InputTranscript("item", "poison and secrets"))
+        fault: BaseException | None = caught.value
+        assert "SQLITE_CONSTRAINT_TRIGGER" in str(fault)
+        assert "secret" not in str(fault)
+
+
+@in_real_time
+async def test_a_locked_file_is_an_error_in_time_and_not_for_ever(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "BUSY_TIMEOUT_MS", 100)
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner, other = await new_session(store), await new_session(store, "sess_2")
+        blocker = sqlite3.connect(path, isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        answers = await append_all(store, owner.batch(urgent=False), other.batch())
+        assert [type(answer) for answer in answers] == [StoreFailed, StoreFailed]
+        assert len(await whole_log(store, "sess_1")) == 2, "readers go on"
+        blocker.execute("ROLLBACK")
+        blocker.close()
+        owner.position = 2
+        await owner.append()
+
+
+@in_real_time
+async def test_a_read_does_not_wait_for_a_writer(path: Path) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        await new_session(store)
+        blocker = sqlite3.connect(path, isolation_level=None)
+        blocker.execute("BEGIN IMMEDIATE")
+        with trio.fail_after(2):
+            assert len(await whole_log(store, "sess_1")) == 2
+        blocker.close()
+
+
+@in_real_time
+async def test_damage_is_found_when_it_is_read(path: Path) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner = await new_session(store)
+        await owner.append(InputCleared(), InputCleared(), InputCleared(), bodies=(b"body",))
+    execute(path, "UPDATE bodies SET data = x'00'")
+    execute(path, "DELETE FROM events WHERE position = 4")
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        with pytest.raises(StoreFailed, match="damaged"):
+            await store.body("sess_1", body_digest(b"body"))
+        with pytest.raises(StoreFailed, match="position 4 is missing"):
+            await store.read("sess_1")
+
+
+@in_real_time
+async def test_a_log_can_be_read_by_people(path: Path) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner = await new_session(store)
+        await owner.append(InputTranscript("item_1", "Hello, wörld"))
+    query = "SELECT position, type, json_extract(body, '$.text') FROM events WHERE type = ? ORDER BY position"
+    assert execute(path, query, "input_transcript") == [(3, "input_transcript", "Hello, wörld")]
+
+
+@in_real_time
+async def test_tables_of_another_version_are_left_alone(path: Path) -> None:
+    async with open_sql_store(f"sqlite:///{path}"):
+        pass
+    execute(path, "UPDATE store_schema SET version = 99")
+    with pytest.raises(StoreFailed, match="version 99"):
+        async with open_sql_store(f"sqlite:///{path}"):
+            pass
+
+
+@in_real_time
+async def test_what_is_not_a_database_is_an_error(path: Path) -> None:
+    path.write_bytes(b"these are not the bytes of a database" * 100)
+    with pytest.raises(StoreFailed, match="SQLITE_NOTADB"):
+        async with open_store(f"sqlite:///{path}"):
+            pass
+    with pytest.raises(StoreFailed, match="cannot be opened"):
+        async with open_store(f"sqlite:///{path}/below/a/file"):
+            pass
+
+
+@in_real_time
+async def test_a_new_file_is_its_owner_s_only(path: Path) -> None:
+    async with open_store(f"sqlite:///{path}") as store:
+        await new_session(store)
+        for file in path.parent.iterdir():
+            assert stat.S_IMODE(file.stat().st_mode) == 0o600, file
+
+
+@pytest.mark.parametrize("url", ["", "nonsense", "sqlite://", "sqlite:///:memory:", "mysql://host/name"])
+def test_a_url_that_names_no_store_is_refused(url: str) -> None:
+    async def main() -> None:
+        async with open_store(url):
+            pass
+
+    with pytest.raises(StoreUrlInvalid):
+        trio.run(main)
+
+
+async def test_memory_is_a_url_too() -> None:
+    async with open_store("memory:") as store:
+        await (await new_session(store)).append()
+
+
+@in_real_time
+async def test_durability_is_sqlite_s_synchronous(path: Path) -> None:
+    for durability, synchronous in (("full", 2), ("normal", 1)):
+        made = engines.make_engines(f"sqlite:///{path}", durability)  # type: ignore[arg-type]
+        with made.write.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == synchronous
+            assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
+        made.dispose()
