@@ -3,7 +3,7 @@
 import { Conversation } from "./conversation.js";
 import { AckPacer } from "./heard.js";
 import { LaneHistory, LaneView } from "./lanes.js";
-import { LatencyMeter } from "./latency.js";
+import { LatencyMeter, SteadyClock } from "./latency.js";
 import { Link } from "./link.js";
 import { Microphone } from "./microphone.js";
 import { noticeFor, Trouble } from "./notices.js";
@@ -24,6 +24,10 @@ class App {
     this.laneView = new LaneView(this.view.canvas, this.lanes, now);
     this.newItemId = idMaker("item");
     this.userSpeaks = false;
+    this.captureClock = new SteadyClock();
+    this.capturedMs = 0;
+    this.playClock = new SteadyClock();
+    this.playClockOf = null;
     this.microphone = new Microphone({ onChunk: (chunk) => this.heardUser(chunk), onLost: () => this.notify("microphone_lost") });
     this.player = new Player({
       onStarted: (id, latencyMs) => this.answerStarted(id, latencyMs),
@@ -165,7 +169,8 @@ class App {
   }
 
   heardUser({ pcm, levels }) {
-    const endMs = now();
+    this.capturedMs += CHUNK_MS;
+    const endMs = this.captureClock.at(this.capturedMs, now());
     levels.forEach((level, index) => {
       const atMs = endMs - (levels.length - 1 - index) * LEVEL_MS;
       this.lanes.level("you", atMs, level);
@@ -181,7 +186,9 @@ class App {
   }
 
   answerPlays(id, playedMs, level) {
-    this.lanes.level("it", now(), level);
+    if (this.playClockOf !== id) this.playClock = new SteadyClock();
+    this.playClockOf = id;
+    this.lanes.level("it", this.playClock.at(playedMs, now()), level);
     this.talk.heard(id, playedMs);
     this.acknowledge(id, this.acks.progress(id, playedMs, now()));
     this.refresh();
@@ -292,7 +299,7 @@ class App {
     if (state === "reconnecting") return ["wait", "Reconnecting, keep talking"];
     if (state !== "open") return ["idle", "Ready when you are"];
     if (this.userSpeaks) return ["hear", "Hearing you"];
-    if (this.player.isPlaying) return ["speak", "Answering, speak to interrupt"];
+    if (this.player.isPlaying) return ["speak", "Answering"];
     if (this.talk.activeResponse !== null) return ["wait", "Thinking…"];
     if (!this.microphone.isOpen) return ["idle", "Connected, microphone off"];
     return this.microphone.muted ? ["muted", "Muted"] : ["listen", "Listening"];

@@ -52,3 +52,23 @@ export class LatencyMeter {
     return waited !== null && waited >= 0 ? waited : null;
   }
 }
+
+const DRIFT_MS_MAX = 250;
+
+/**
+ * Turns positions in a stream of audio into times on the page's clock. Reports come late by a varying amount, never
+ * early: the earliest one is nearest to the truth, until the stream really pauses.
+ */
+export class SteadyClock {
+  constructor() {
+    this.offsetMs = null;
+  }
+
+  /** The time at which position ``mediaMs``, reported at ``nowMs``, was really reached. */
+  at(mediaMs, nowMs) {
+    const offsetMs = nowMs - mediaMs;
+    const late = this.offsetMs === null ? Infinity : offsetMs - this.offsetMs;
+    if (late < 0 || late > DRIFT_MS_MAX) this.offsetMs = offsetMs;
+    return mediaMs + this.offsetMs;
+  }
+}

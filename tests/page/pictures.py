@@ -15,7 +15,10 @@ from tests.page.conftest import QUESTIONS, start_browser
 from tests.page.fake_server import FakeServer, Stage
 
 RATE = 16_000
-STORY = "Once upon a time a small grey cat lived in a house by the sea and every evening it walked down to the harbour"
+STORY = (
+    "Once upon a time a small grey cat lived in a house by the sea and every evening it walked down to the harbour to "
+    "count the boats and to wait for the fishermen"
+)
 PLANET = "Mercury is the planet closest to the sun and a year there lasts only eighty eight of our days"
 PICTURES = {
     "page-light.png": ((1000, 800), False),

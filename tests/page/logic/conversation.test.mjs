@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { Conversation, partsOf, TURNS_MAX } from "../../../adapters/page/conversation.js";
 import { LaneHistory } from "../../../adapters/page/lanes.js";
-import { LatencyMeter } from "../../../adapters/page/latency.js";
+import { LatencyMeter, SteadyClock } from "../../../adapters/page/latency.js";
 import { noticeFor } from "../../../adapters/page/notices.js";
 
 const SECOND = Buffer.alloc(48_000).toString("base64");
@@ -160,4 +160,12 @@ test("every notice says what to do; races say nothing", () => {
   assert.match(noticeFor("microphone_denied").body, /address bar/);
   assert.equal(noticeFor("some_new_reason", "", true).action, "start");
   assert.match(noticeFor("bad_audio", "Odd length").body, /Odd length\. /);
+});
+
+test("late reports do not shift the clock of a stream; a pause does", () => {
+  const clock = new SteadyClock();
+  assert.equal(clock.at(0, 1_030), 1_030);
+  assert.equal(clock.at(50, 1_060), 1_060);
+  assert.equal(clock.at(100, 1_200), 1_110);
+  assert.equal(clock.at(150, 2_150), 2_150);
 });
