@@ -15,6 +15,8 @@ from pathlib import Path
 import attrs
 
 from core.session import commands, config, events, legality, refusals, state
+from gpu_runtime.models.cascade.settings import Settings as CascadeSettings
+from gpu_runtime.models.scripted.settings import ScriptedSettings
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -138,10 +140,26 @@ def commands_page() -> Iterator[str]:
     yield f"`{commands.__name__}` holds the commands, `{legality.__name__}` and `{refusals.__name__}` the tables."
 
 
+def models_page() -> Iterator[str]:
+    """docs/reference/models.md: what each model plugin can be told."""
+    yield "# Options of the models"
+    yield ""
+    yield (
+        "Given with `--model-option name=value` (repeatable), or in the configuration file. A wrong name or value stops "
+        "the server at its start, with a sentence that says what there is."
+    )
+    for name, cls in (("cascade", CascadeSettings), ("scripted", ScriptedSettings)):
+        yield ""
+        yield f"## `{name}`"
+        yield ""
+        yield from field_table(cls)
+
+
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "events.md": ("core/session/events.py", events_page),
     "settings.md": ("core/session/config.py", settings_page),
     "commands.md": ("core/session/legality.py and core/session/refusals.py", commands_page),
+    "models.md": ("gpu_runtime/models/*/settings.py", models_page),
 }
 
 
