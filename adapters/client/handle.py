@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import Callable
 
 from adapters.client.responses import ResponseState
 from adapters.client.streams import Flag, Stream
@@ -18,6 +18,7 @@ class ResponseHandle:
     def __init__(self, state: ResponseState, flag: Callable[[], Flag]) -> None:
         self._state = state
         self._audio: Stream[bytes] = Stream(flag, items_max=1 << 16, bytes_max=HANDLE_AUDIO_BYTES_MAX)
+        self._audio.on_taken = lambda chunk: state.note_delivered(len(chunk))
         self._ended = flag()
 
     @property
@@ -67,8 +68,13 @@ class ResponseHandle:
 
     @property
     def played_ms(self) -> int:
-        """What was reported as heard; where nothing was, what ``audio`` has handed out."""
-        return self._state.delivered_ms if self._state.played_ms is None else self._state.played_ms
+        """What ``audio`` has handed out: what was played, for a caller that plays each chunk before it takes the next."""
+        return self._state.delivered_ms
+
+    @property
+    def heard_ms(self) -> int:
+        """What was reported as heard with ``ack_playback``."""
+        return self._state.played_ms or 0
 
     @property
     def sample_rate(self) -> int:
@@ -80,11 +86,9 @@ class ResponseHandle:
         """Chunks that ``audio`` lost because nobody read them."""
         return self._audio.dropped
 
-    async def audio(self) -> AsyncIterator[bytes]:
+    def audio(self) -> Stream[bytes]:
         """Chunks in the session's output format, until the answer ends; at a cut what is unread is dropped."""
-        async for chunk in self._audio:
-            self._state.note_delivered(len(chunk))
-            yield chunk
+        return self._audio
 
     async def wait_done(self) -> ResponseHandle:
         """Return when it has ended, or the client has."""

@@ -57,6 +57,8 @@ class Stream(Generic[T]):
         self._bell = Bell(flag)
         self._ended = False
         self._failure: Exception | None = None
+        self.on_taken: Callable[[T], None] | None = None
+        """Called with each item that is handed out."""
 
     def push(self, item: T | Exception, size_bytes: int = 0) -> None:
         """Add an item; an exception is raised to the consumer at its place, and the stream goes on. Oldest items make
@@ -103,6 +105,8 @@ class Stream(Generic[T]):
         self._bytes -= size_bytes
         if isinstance(item, Exception):
             raise item
+        if self.on_taken is not None:
+            self.on_taken(item)
         return item
 
     async def __aenter__(self) -> Stream[T]:

@@ -1,24 +1,18 @@
-"""The client for trio, over trio-websocket."""
+"""The client for trio."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
 import trio
-from trio_websocket import (
-    ConnectionClosed,
-    ConnectionRejected,
-    HandshakeError,
-    WebSocketConnection,
-    connect_websocket_url,
-)
 
+from adapters.client import trio_transport
 from adapters.client.shell import DuplexClientBase
 from adapters.client.streams import Flag
-from adapters.client.transport import MESSAGE_BYTES_MAX, ConnectFn, Transport, TransportClosed, TransportRefused
+from adapters.client.transport import ConnectFn
 
 T = TypeVar("T")
 
@@ -58,33 +52,6 @@ class TrioLoop:
                 nursery.start_soon(run, work, nursery.cancel_scope)
 
 
-class TrioTransport:
-    """A trio-websocket connection as a Transport."""
-
-    def __init__(self, connection: WebSocketConnection) -> None:
-        self._connection = connection
-
-    async def send(self, text: str) -> None:
-        """Write one frame. Raises TransportClosed."""
-        try:
-            await self._connection.send_message(text)
-        except ConnectionClosed as error:
-            raise _closed(error) from None
-
-    async def receive(self) -> str:
-        """The next frame. Raises TransportClosed."""
-        try:
-            message = await self._connection.get_message()
-        except ConnectionClosed as error:
-            raise _closed(error) from None
-        return message if isinstance(message, str) else bytes(message).decode("utf-8", "replace")
-
-    async def close(self, code: int, reason: str) -> None:
-        """Close within a second, whatever the peer does and whoever is cancelled."""
-        with trio.move_on_after(CLOSE_WAIT_S, shield=True):
-            await self._connection.aclose(code, reason)
-
-
 class DuplexClient(DuplexClientBase):
     """A duplex session for trio. See ``DuplexClientBase`` for what it does once entered::
 
@@ -101,7 +68,7 @@ class DuplexClient(DuplexClientBase):
     """
 
     def __init__(self, url: str, *, connect: ConnectFn | None = None, **options: Any) -> None:
-        super().__init__(url, loop=TrioLoop(), connect=connect or self._open, **options)
+        super().__init__(url, loop=TrioLoop(), connect=connect or trio_transport.connect, **options)
         self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
         self._nursery: trio.Nursery | None = None
 
@@ -137,28 +104,3 @@ class DuplexClient(DuplexClientBase):
             manager, self._nursery_manager = self._nursery_manager, None
             self._nursery.cancel_scope.cancel()
             await manager.__aexit__(None, None, None)
-
-    async def _open(self, url: str, headers: Mapping[str, str]) -> Transport:
-        assert self._nursery is not None
-        try:
-            connection = await connect_websocket_url(
-                self._nursery,
-                url,
-                extra_headers=[(name.encode(), value.encode()) for name, value in headers.items()],
-                message_queue_size=64,
-                max_message_size=MESSAGE_BYTES_MAX,
-            )
-        except ConnectionRejected as error:
-            raise TransportRefused(error.status_code, error.body or b"") from None
-        except HandshakeError as error:
-            raise TransportClosed(None, f"no WebSocket handshake: {type(error).__name__}") from None
-        except ConnectionClosed as error:
-            raise _closed(error) from None
-        return TrioTransport(connection)
-
-
-def _closed(error: ConnectionClosed) -> TransportClosed:
-    reason = error.reason
-    if reason is None or isinstance(reason, str):
-        return TransportClosed(None, reason or "connection closed")
-    return TransportClosed(reason.code, reason.reason or reason.name)

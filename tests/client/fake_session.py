@@ -145,7 +145,11 @@ class FakeSession:
                 self.cut_answer("barge_in")
             case names.RESPONSE_CANCEL:
                 if self.active is None:
-                    error = {"code": "response_not_active", "message": "nothing to cancel", "event_id": event["event_id"]}
+                    error = {
+                        "code": "response_not_active",
+                        "message": "nothing to cancel",
+                        "event_id": event["event_id"],
+                    }
                     self.put({"type": names.ERROR, "error": error})
                 else:
                     self.cut_answer("client_cancelled")
