@@ -55,7 +55,7 @@ format: $(VENV)/.dev.stamp ## Let ruff put the code into shape, and write the ge
 
 docs: $(VENV)/.docs.stamp ## Build the documentation into site/ (open site/index.html)
 	@$(BIN)/python -m tools.reference
-	@$(BIN)/mkdocs build --strict --quiet
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "Built: site/index.html"
 
 hooks: $(VENV)/.dev.stamp ## Run the checks before each commit (pre-commit)

@@ -172,6 +172,7 @@ def _skip_reason(report: pytest.TestReport | pytest.CollectReport) -> str:
     return str(report.longrepr[2]) if isinstance(report.longrepr, tuple) else str(report.longrepr)
 
 
+@pytest.hookimpl(trylast=True)
 def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pytest.Config) -> None:
     skipped = Counter(
         _skip_reason(report).removeprefix("Skipped: ") for report in terminalreporter.getreports("skipped")
