@@ -1,7 +1,7 @@
 """The repository's own rules, which no linter knows.
 
 * No file of code longer than 500 lines, no function longer than 60: the tail is what rots.
-* No handler that catches everything, but in tests: a broad except hides the bug it was written for.
+* No handler that catches everything and goes on, but in tests: a broad except hides the bug it was written for.
 * No queue without a bound.
 * No address of a package registry and no path of somebody's machine in any file.
 * The lock files' inputs name what pyproject.toml declares.
@@ -23,7 +23,10 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE_LINES_MAX = 500
 FUNCTION_LINES_MAX = 60
 
-ALLOWED: dict[str, str] = {}
+ALLOWED: dict[str, str] = {
+    "core/actors/supervisor.py: broad-except": "a session that crashes must end alone; its fault is logged",
+    "gpu_runtime/models/cascade/llama.py: broad-except": "a callback out of native code, which no exception may cross",
+}
 """What may break a rule: "path: rule" -> why. Empty is best; a line here is a debt with its reason."""
 
 CODE_SUFFIXES = {".py", ".js", ".mjs", ".sh", ".pml", ".css"}
@@ -69,6 +72,9 @@ def code_rules(path: Path, text: str) -> Iterator[str]:
 
 
 def _catches_everything(handler: ast.ExceptHandler) -> bool:
+    last = handler.body[-1]
+    if isinstance(last, ast.Raise) and last.exc is None:
+        return False  # it only tidies up on the way out
     if handler.type is None:
         return True
     kinds = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
