@@ -30,7 +30,8 @@ from store.planning import CreateLog, Request, TakeTerm, check_owner, encode_bat
 from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
 from store.sql import reading
 from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
-from store.sql.transaction import commit_group
+from store.sql.statements import statements_for
+from store.sql.transaction import Database, commit_group
 from store.sql.writer import GroupLimits, GroupWriter
 
 T = TypeVar("T")
@@ -44,7 +45,10 @@ class SqlStore:
         self._admission = Admission(queue)
         self._readers = trio.CapacityLimiter(READERS_MAX)
         self._loop = trio.lowlevel.current_trio_token()
-        self._writer = GroupWriter(partial(commit_group, engines.write), self._deliver, group)
+        database = Database(engines.write, statements_for(engines.write.dialect))
+        self._writer = GroupWriter(partial(commit_group, database), self._deliver, group)
+            partial(commit_group, Database(engines.write, statements_for(engines.write.dialect))), self._deliver, group
+        )
 
     async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
         """See Store.create. Raises RecordInvalid for what no log can hold, StoreBusy. Cancelled, it may still

@@ -12,39 +12,20 @@ again.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
-from sqlalchemy import Connection, Engine, bindparam, insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy import Connection, Engine
 from sqlalchemy.exc import DBAPIError
 
 from core.ports.store import StoreError, StoreFailed
 from store.planning import Addition, AppendBatch, Head, plan
 from store.queueing import Item, Outcome
 from store.sql.engines import failure
-from store.sql.schema import RAW, bodies, events, sessions
-
-_LOCK_HEADS = (
-    select(sessions)
-    .where(sessions.c.session.in_(bindparam("names", expanding=True)))
-    # Everyone locks in the same order: no two servers wait for each other.
-    .order_by(sessions.c.session)
-    .with_for_update()
-)
-_BATCH_AT = select(events.c.batch_id).where(
-    events.c.session == bindparam("at_session"), events.c.position == bindparam("at_position")
-)
-_INSERT_SESSIONS = insert(sessions)
-_UPDATE_SESSIONS = update(sessions).where(sessions.c.session == bindparam("of_session"))
-_INSERT_EVENTS = insert(events)
-_INSERT_BODIES = {
-    "sqlite": sqlite.insert(bodies).on_conflict_do_nothing(),
-    "postgresql": postgresql.insert(bodies).on_conflict_do_nothing(),
-}
-
-Parameters = list[dict[str, Any]]
+from store.sql.schema import RAW
+from store.sql.statements import BATCH_AT, Parameters, Statements
 
 
 class GroupFailed(Exception):
@@ -55,17 +36,25 @@ class GroupFailed(Exception):
         self.error = error
 
 
-def commit_group(engine: Engine, items: Sequence[Item]) -> list[Outcome]:
+@attrs.frozen
+class Database:
+    """Where groups are written."""
+
+    engine: Engine
+    statements: Statements
+
+
+def commit_group(database: Database, items: Sequence[Item]) -> list[Outcome]:
     """Write a group; one outcome for each item, in order. Never raises a database's error."""
     try:
-        return _transact(engine, items)
+        return _transact(database, items)
     except GroupFailed as fault:
         return _failed(items, fault.error)
     except DBAPIError:
-        return _one_by_one(engine, items)
+        return _one_by_one(database, items)
 
 
-def _one_by_one(engine: Engine, items: Sequence[Item]) -> list[Outcome]:
+def _one_by_one(database: Database, items: Sequence[Item]) -> list[Outcome]:
     """Each session in a transaction of its own, until the database itself fails."""
     by_session: dict[str, list[Item]] = {}
     for item in items:
@@ -74,7 +63,7 @@ def _one_by_one(engine: Engine, items: Sequence[Item]) -> list[Outcome]:
     lost: StoreFailed | None = None
     for of_session in by_session.values():
         try:
-            results = _failed(of_session, lost) if lost else _transact(engine, of_session)
+            results = _failed(of_session, lost) if lost else _transact(database, of_session)
         except GroupFailed as fault:
             lost = fault.error
             results = _failed(of_session, lost)
@@ -93,11 +82,12 @@ def _failed(items: Iterable[Item], error: StoreFailed) -> list[Outcome]:
     return outcomes
 
 
-def _transact(engine: Engine, items: Sequence[Item]) -> list[Outcome]:
-    with _begin(engine) as connection:
-        names = sorted({item.request.session for item in items})
-        heads = {row.session: Head(*row) for row in connection.execute(_LOCK_HEADS, {"names": names})}
-        group = _Group(connection, heads)
+def _transact(database: Database, items: Sequence[Item]) -> list[Outcome]:
+    with _begin(database.engine) as connection:
+        statements = database.statements
+        names = json.dumps(sorted({item.request.session for item in items}))
+        heads = [Head(*row) for row in connection.execute(statements.lock_heads, {"names": names})]
+        group = _Group(connection, statements, {head.session: head for head in heads})
         outcomes = [group.decide(item) for item in items]
         group.write()
         try:
@@ -125,6 +115,7 @@ def _begin(engine: Engine) -> Connection:
 @attrs.define
 class _Group:
     _connection: Connection
+    _statements: Statements
     _heads: dict[str, Head]
     _additions: list[Addition] = attrs.field(factory=list)
 
@@ -150,22 +141,20 @@ class _Group:
         for addition in self._additions:
             if addition.head.session == session and addition.head.position == position:
                 return addition.batch_id
-        found = self._connection.execute(_BATCH_AT, {"at_session": session, "at_position": position}).scalar()
+        found = self._connection.execute(BATCH_AT, {"at_session": session, "at_position": position}).scalar()
         return None if found is None else str(found)
 
     def write(self) -> None:
         """Insert everything, bodies before the rows that name them."""
         created = {addition.head.session for addition in self._additions if addition.created}
-        changed = {addition.head.session: addition.head for addition in self._additions}
-        self._execute(_INSERT_BODIES[self._connection.dialect.name], _body_parameters(self._additions))
-        self._execute(_INSERT_EVENTS, _event_parameters(self._additions))
-        self._execute(_INSERT_SESSIONS, [_columns(changed[session]) for session in created])
-        updated = [head for session, head in changed.items() if session not in created]
-        self._execute(_UPDATE_SESSIONS, [{"of_session": head.session, **_columns(head)} for head in updated])
-
-    def _execute(self, statement: Any, parameters: Parameters) -> None:
-        if parameters:
-            self._connection.execute(statement, parameters)
+        changed = {addition.head.session: _columns(addition.head) for addition in self._additions}
+        new = [columns for session, columns in changed.items() if session in created]
+        old = [{"of_session": session, **columns} for session, columns in changed.items() if session not in created]
+        statements, connection = self._statements, self._connection
+        statements.insert_bodies.run(connection, _body_parameters(self._additions))
+        statements.insert_events.run(connection, _event_parameters(self._additions))
+        statements.insert_sessions.run(connection, new)
+        statements.update_sessions.run(connection, old)
 
 
 def _columns(head: Head) -> dict[str, Any]:
