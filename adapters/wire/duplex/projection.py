@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 from adapters.wire.answers import Answer
 from adapters.wire.duplex.errors import refusal_body
@@ -23,9 +23,9 @@ _EXPIRED = frozenset({"idle_ttl_expired", "disconnect_grace_expired", "pause_exp
 class DuplexProjection(OpenAIProjection):
     """``server_event_seq`` in every numbered event; see OpenAIProjection for the rest."""
 
-    dialect: ClassVar[str] = "duplex"
-    version: ClassVar[int] = 1
-    number_field: ClassVar[str | None] = names.NUMBER
+    dialect: str = "duplex"
+    version: int = 1
+    number_field: str | None = names.NUMBER
 
     def __init__(self) -> None:
         super().__init__()

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import attrs
 
@@ -62,9 +62,9 @@ class Ending:
 class OpenAIProjection:
     """See core.ports.projection.Projection. Keeps nothing but the last answers and the open speech segment."""
 
-    dialect: ClassVar[str] = "openai"
-    version: ClassVar[int] = 1
-    number_field: ClassVar[str | None] = None
+    dialect: str = "openai"
+    version: int = 1
+    number_field: str | None = None
 
     def __init__(self) -> None:
         self._number = 0

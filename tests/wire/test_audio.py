@@ -1,0 +1,116 @@
+"""Audio at the wire's edge: strict checks, bit-exact pass-through, a resampler that does not care how it is fed."""
+
+from __future__ import annotations
+
+import base64
+import struct
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.wire.audio import OutputEncoder, decode_audio
+from adapters.wire.problems import Problem
+from adapters.wire.resampler import Resampler
+from core.session.config import AudioFormat
+
+
+def tone(rate: int, hz: float = 1_000.0, seconds: float = 1.0) -> np.ndarray:
+    return (10_000 * np.sin(2 * np.pi * hz * np.arange(int(rate * seconds)) / rate)).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("value", "encoding", "says"),
+    [
+        ("not base64!", "pcm16", "not base64"),
+        ("AAA", "pcm16", "not base64"),
+        ("AAAA\n", "pcm16", "not base64"),
+        ("ÄÄÄÄ", "pcm16", "not base64"),
+        (base64.b64encode(b"abc").decode(), "pcm16", "3 bytes"),
+        (base64.b64encode(b"abcdef").decode(), "pcm_f32le", "6 bytes"),
+        (base64.b64encode(struct.pack("<f", float("nan"))).decode(), "pcm_f32le", "not numbers"),
+        (base64.b64encode(struct.pack("<f", float("inf"))).decode(), "pcm_f32le", "not numbers"),
+    ],
+)
+def test_bad_audio_is_refused_by_name(value: str, encoding: str, says: str) -> None:
+    with pytest.raises(Problem, match=says) as caught:
+        decode_audio(value, AudioFormat(encoding), "audio")
+    assert (caught.value.code, caught.value.param) == ("bad_audio", "audio")
+
+
+@given(st.binary(max_size=64), st.sampled_from([("pcm16", 2), ("pcm_f32le", 4), ("g711_ulaw", 1)]))
+def test_good_audio_is_kept_as_it_came(data: bytes, form: tuple[str, int]) -> None:
+    encoding, width = form
+    data = data[: len(data) // width * width]
+    if encoding == "pcm_f32le":
+        data = np.nan_to_num(np.frombuffer(data, "<f4"), nan=0, posinf=0, neginf=0).tobytes()
+    assert decode_audio(base64.b64encode(data).decode(), AudioFormat(encoding), "audio") == (data, len(data) // width)
+
+
+@given(st.lists(st.binary(max_size=40).map(lambda data: data[: len(data) // 2 * 2]), max_size=5))
+def test_without_conversion_not_a_bit_changes(bodies: list[bytes]) -> None:
+    encoder = OutputEncoder()
+    assert [encoder.encode("r", body, 24_000, AudioFormat()) for body in bodies] == bodies
+
+
+@pytest.mark.parametrize(
+    ("rate_in", "rate_out"), [(24_000, 16_000), (24_000, 8_000), (24_000, 48_000), (22_050, 24_000)]
+)
+def test_resampling_is_clean_and_holds_little_back(rate_in: int, rate_out: int) -> None:
+    made = Resampler(rate_in, rate_out).push(tone(rate_in))
+    assert (rate_out - len(made)) / rate_out < 0.0022
+    wanted = tone(rate_out)[: len(made)]
+    noise = (made - wanted)[200:]
+    assert 10 * np.log10((wanted**2).mean() / (noise**2).mean()) > 85
+
+
+def test_what_the_lower_rate_cannot_hold_is_gone() -> None:
+    made = Resampler(24_000, 8_000).push(tone(24_000, 7_000.0))
+    assert 20 * np.log10(np.sqrt((made[100:] ** 2).mean()) / 7_071) < -80
+
+
+@given(
+    st.lists(st.integers(0, 500), max_size=20), st.sampled_from([(24_000, 16_000), (24_000, 44_100), (24_000, 22_051)])
+)
+def test_it_does_not_matter_how_the_stream_is_cut_into_chunks(sizes: list[int], rates: tuple[int, int]) -> None:
+    samples = np.random.default_rng(1).normal(0, 1_000, sum(sizes)).astype(np.float32)
+    one, many = Resampler(*rates), Resampler(*rates)
+    whole = one.push(samples)
+    ends = np.cumsum(sizes)
+    parts = [many.push(samples[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
+    np.testing.assert_allclose(np.concatenate([whole[:0], *parts]), whole, rtol=0, atol=1e-2)
+
+
+def test_each_response_begins_with_a_filter_of_its_own() -> None:
+    body = tone(24_000).astype("<i2").tobytes()
+    encoder, target = OutputEncoder(), AudioFormat("pcm16", 16_000)
+    first = encoder.encode("a", body, 24_000, target)
+    assert encoder.encode("b", body, 24_000, target) == first
+    assert encoder.encode("b", body, 24_000, target) != first
+
+
+def test_a_response_keeps_the_format_with_which_it_began() -> None:
+    encoder = OutputEncoder()
+    assert len(encoder.encode("a", b"\0" * 4_800, 24_000, AudioFormat())) == 4_800
+    assert len(encoder.encode("a", b"\0" * 4_800, 24_000, AudioFormat("g711_ulaw", 8_000))) == 4_800
+
+
+def test_floats_are_the_samples_over_full_scale() -> None:
+    body = np.array([0, 16_384, -32_768], "<i2").tobytes()
+    made = OutputEncoder().encode("a", body, 24_000, AudioFormat("pcm_f32le"))
+    assert np.frombuffer(made, "<f4").tolist() == [0.0, 0.5, -1.0]
+
+
+@pytest.mark.parametrize(
+    ("encoding", "pairs"),
+    [
+        # Values of the CCITT tables: full scale, small ones, and both sides of zero.
+        ("g711_ulaw", {0: 0xFF, -1: 0x7E, 8: 0xFE, -8: 0x7E, 32_767: 0x80, -32_768: 0x00, 1_000: 0xCE, -1_000: 0x4E}),
+        ("g711_alaw", {0: 0xD5, -1: 0x55, 8: 0xD5, -8: 0x55, 32_767: 0xAA, -32_768: 0x2A, 1_000: 0xFA, -1_000: 0x7A}),
+    ],
+)
+def test_telephone_encodings(encoding: str, pairs: dict[int, int]) -> None:
+    body = np.array(list(pairs), "<i2").tobytes()
+    made = OutputEncoder().encode("a", body, 8_000, AudioFormat(encoding, 8_000))
+    assert list(made) == list(pairs.values())

@@ -1,0 +1,388 @@
+"""Client events as commands: what is understood, what is refused and by which name, and that refusals change nothing."""
+
+from __future__ import annotations
+
+import base64
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.wire.dialect import Acknowledged, Answer, Ask, Dialect, Step
+from adapters.wire.dialects import DUPLEX, OPENAI
+from adapters.wire.fields import DEPTH_MAX, FRAME_BYTES_MAX
+from adapters.wire.problems import Problem
+from core.session import commands as c
+from core.session.apply import apply
+from core.session.config import AudioFormat, SessionConfig, TurnDetection
+from core.session.events import ConfigChanged, Record
+from core.session.state import SessionState
+from tests.wire.stories import Story
+
+BOTH = pytest.mark.parametrize("dialect", [OPENAI, DUPLEX], ids=lambda dialect: dialect.name)
+PCM = base64.b64encode(bytes(320)).decode()
+
+
+def fresh(dialect: Dialect, config: SessionConfig | None = None) -> SessionState:
+    return Story(dialect.make_projection(), config or dialect.defaults).state
+
+
+def said(dialect: Dialect, event: dict[str, Any], state: SessionState | None = None) -> list[Step]:
+    return dialect.translate(json.dumps(event), state or fresh(dialect), head=7)
+
+
+def command(dialect: Dialect, event: dict[str, Any], state: SessionState | None = None) -> Any:
+    (step,) = said(dialect, event, state)
+    assert isinstance(step, Ask)
+    return step.command
+
+
+def problem(dialect: Dialect, event: dict[str, Any] | str | bytes, state: SessionState | None = None) -> Problem:
+    frame = json.dumps(event) if isinstance(event, dict) else event
+    with pytest.raises(Problem) as caught:
+        dialect.translate(frame, state or fresh(dialect), head=7)
+    return caught.value
+
+
+def updated(dialect: Dialect, *changes: dict[str, Any], config: SessionConfig | None = None) -> SessionConfig:
+    state = fresh(dialect, config)
+    for change in changes:
+        update = command(dialect, {"type": "session.update", "session": change}, state)
+        apply(state, Record(state.position + 1, 1, state.at_ns, ConfigChanged(update.config)))
+    return state.config
+
+
+# -- frames -------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("frame", "code", "param"),
+    [
+        (b"\0\1", "bad_event", None),
+        ("{", "invalid_json", None),
+        ("", "invalid_json", None),
+        ("nonsense", "invalid_json", None),
+        ('{"a": NaN}', "invalid_json", None),
+        ('{"a": 1e999}', "invalid_json", None),
+        ("[" * 100_000, "invalid_json", None),
+        ('{"type": "x", "a": ' + "[" * DEPTH_MAX + "]" * DEPTH_MAX + "}", "invalid_json", None),
+        ("[]", "bad_event", None),
+        ("null", "bad_event", None),
+        ("{}", "bad_event", "type"),
+        ('{"type": 5}', "bad_event", "type"),
+        ('{"type": "x", "event_id": {}}', "bad_event", "event_id"),
+        ('{"type": "session.fly", "event_id": "e"}', "unknown_event", "type"),
+        ('"' + "a" * FRAME_BYTES_MAX + '"', "event_too_large", None),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_frames_that_are_no_events(dialect: Dialect, frame: str | bytes, code: str, param: str | None) -> None:
+    found = problem(dialect, frame)
+    assert (found.code, found.param) == (code, param)
+
+
+@BOTH
+def test_a_problem_names_the_event_that_it_answers(dialect: Dialect) -> None:
+    found = problem(dialect, {"type": "input_audio_buffer.append", "event_id": "mine", "audio": 5})
+    error = dialect.problem(found)["error"]
+    assert (error["event_id"], error["param"], error["type"]) == ("mine", "audio", "invalid_request_error")
+
+
+_JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
+    max_leaves=8,
+)
+_NAMES = sorted(set(DUPLEX.handlers) | set(DUPLEX.aliases))
+_FIELDS = """
+session audio delta item item_id response response_id audio_end_ms played_ms committed_ms truncate event payload event_id
+reason format sample_rate_hz video_frames vad final create_response previous_item_id server_event_seq
+""".split()  # noqa: SIM905
+
+
+@BOTH
+@given(name=st.sampled_from(_NAMES), fields=st.dictionaries(st.sampled_from(_FIELDS), _JSON, max_size=6))
+def test_whatever_comes_is_understood_or_refused(dialect: Dialect, name: str, fields: dict[str, Any]) -> None:
+    state = fresh(dialect)
+    position = state.position
+    try:
+        dialect.translate(json.dumps({"type": name, **fields}), state, 7)
+    except Problem as found:
+        json.dumps(dialect.problem(found))
+    assert state.position == position
+
+
+_SESSION_FIELDS = """
+session audio delta item item_id response response_id audio_end_ms played_ms committed_ms truncate event payload event_id
+reason format sample_rate_hz video_frames vad final create_response previous_item_id server_event_seq
+""".split()  # noqa: SIM905
+
+
+@BOTH
+@given(session=st.dictionaries(st.sampled_from(_SESSION_FIELDS), _JSON, max_size=4))
+def test_every_configuration_that_is_taken_can_be_shown(dialect: Dialect, session: dict[str, Any]) -> None:
+    state = fresh(dialect)
+    try:
+        config = command(dialect, {"type": "session.update", "session": session}, state).config
+    except Problem:
+        return
+    apply(state, Record(state.position + 1, 1, state.at_ns, ConfigChanged(config)))
+    json.dumps(dialect.make_projection().greeting(state, None)[0], allow_nan=False)
+
+
+# -- audio --------------------------------------------------------------------------------------------------------
+
+
+@BOTH
+def test_audio_becomes_an_append_with_its_body(dialect: Dialect) -> None:
+    (step,) = said(dialect, {"type": "input_audio_buffer.append", "audio": PCM, "event_id": "e1"})
+    assert isinstance(step, Ask)
+    assert isinstance(step.command, c.AppendAudio)
+    assert (step.command.samples, step.command.size_bytes, step.command.event_id) == (160, 320, "e1")
+    assert step.bodies[0].data == bytes(320)
+    assert step.bodies[0].digest == step.command.digest
+
+
+@BOTH
+def test_audio_is_read_in_the_sessions_format(dialect: Dialect) -> None:
+    state = fresh(dialect, SessionConfig(input_format=AudioFormat("g711_ulaw", 8_000)))
+    assert command(dialect, {"type": "input_audio_buffer.append", "audio": PCM}, state).samples == 320
+
+
+@BOTH
+def test_no_audio_is_no_append(dialect: Dialect) -> None:
+    assert said(dialect, {"type": "input_audio_buffer.append", "audio": ""}) == []
+    assert problem(dialect, {"type": "input_audio_buffer.append"}).param == "audio"
+
+
+@pytest.mark.parametrize(
+    ("extra", "code", "param"),
+    [
+        ({"format": "mp3"}, "unsupported_audio_format", "format"),
+        ({"format": "g711_ulaw"}, "unsupported_audio_format", "format"),
+        ({"sample_rate_hz": 8_000}, "unsupported_audio_format", "sample_rate_hz"),
+        ({"format": {"type": "audio/pcm", "rate": 24_000}}, "unsupported_audio_format", "format.rate"),
+        ({"video_frames": ["AAAA"]}, "invalid_input_modality", "video_frames"),
+    ],
+)
+def test_an_append_of_another_kind_is_refused(extra: dict[str, Any], code: str, param: str) -> None:
+    found = problem(DUPLEX, {"type": "input_audio_buffer.append", "audio": PCM, **extra})
+    assert (found.code, found.param) == (code, param)
+
+
+def test_an_append_may_name_the_format_that_it_has() -> None:
+    event = {"type": "input_audio_buffer.append", "audio": PCM, "format": "pcm16", "sample_rate_hz": 16_000}
+    assert command(DUPLEX, event).samples == 160
+
+
+@pytest.mark.parametrize(
+    ("hints", "speech"),
+    [
+        ({}, None),
+        ({"is_speech": True}, True),
+        ({"is_speech": False, "speech_probability": 0.9}, False),
+        ({"vad": {"is_speech": True}}, True),
+        ({"vad": {"probability": 0.4}}, False),
+        ({"speech_probability": 0.6}, True),
+    ],
+)
+def test_speech_hints(hints: dict[str, Any], speech: bool | None) -> None:
+    assert command(DUPLEX, {"type": "input_audio_buffer.append", "audio": PCM, **hints}).is_speech is speech
+
+
+def test_an_append_may_force_a_barge_in() -> None:
+    steps = said(DUPLEX, {"type": "input_audio_buffer.append", "audio": PCM, "overlap_action": "interrupt"})
+    assert isinstance(steps[1], Ask)
+    assert steps[1].command == c.CancelOutput("barge_in", quiet=True)
+
+
+# -- cuts, playback, items ----------------------------------------------------------------------------------------
+
+
+def test_every_way_to_cut_is_one_command() -> None:
+    assert command(OPENAI, {"type": "response.cancel", "response_id": "r", "event_id": "e"}) == c.CancelOutput(
+        "client_cancelled", "r", unsent_only=True, event_id="e"
+    )
+    assert command(DUPLEX, {"type": "response.cancel"}) == c.CancelOutput("client_cancelled")
+    assert command(DUPLEX, {"type": "barge_in"}) == c.CancelOutput("barge_in")
+    assert command(DUPLEX, {"type": "input.cancel"}) == c.CancelOutput("client_cancelled", None, True, True)
+    clear = c.CancelOutput("output_audio_buffer_clear", quiet=True)
+    assert command(OPENAI, {"type": "output_audio_buffer.clear"}) == clear
+    assert command(DUPLEX, {"type": "turn.signal", "event": "barge_in"}) == c.CancelOutput("barge_in")
+
+
+def test_playback() -> None:
+    ack = {"type": "playback.ack", "played_ms": 120.7, "response_id": "r", "event_id": "e"}
+    assert command(DUPLEX, ack) == c.AckPlayback(120, response_id="r", event_id="e")
+    assert problem(DUPLEX, {"type": "audio.playback_ack"}).param == "played_ms"
+    assert problem(DUPLEX, {"type": "playback.ack", "played_ms": -1}).param == "played_ms"
+    assert problem(DUPLEX, {"type": "playback.ack", "played_ms": True}).param == "played_ms"
+    truncate = {"type": "conversation.item.truncate", "item_id": "i", "content_index": 0, "audio_end_ms": 0}
+    assert command(OPENAI, truncate) == c.AckPlayback(0, item_id="i", truncate=True)
+    assert problem(OPENAI, {"type": "conversation.item.truncate", "item_id": "i"}).param == "audio_end_ms"
+
+
+def test_commits_ask_for_an_answer_where_the_dialect_says_so() -> None:
+    assert command(OPENAI, {"type": "input_audio_buffer.commit"}).create_response is None
+    assert command(DUPLEX, {"type": "input_audio_buffer.commit"}).create_response is None
+    assert command(DUPLEX, {"type": "input.commit"}).create_response is True
+    assert command(DUPLEX, {"type": "input.commit", "create_response": False}).create_response is False
+    auto = updated(DUPLEX, {"extra_body": {"auto_response": True}})
+    state = fresh(DUPLEX, auto)
+    event = {"type": "input_audio_buffer.commit", "create_response": False}
+    assert command(DUPLEX, event, state).create_response is True
+
+
+def test_items() -> None:
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
+    made = command(OPENAI, {"type": "conversation.item.create", "item": item, "previous_item_id": "root"})
+    assert (made.role, made.text, made.previous_item_id) == ("user", "hello", "root")
+    assert json.loads(made.item) == item
+    output = {"type": "function_call_output", "call_id": "c", "output": "42"}
+    assert command(OPENAI, {"type": "conversation.item.create", "item": output}).role == "function_call_output"
+    image = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}
+    found = problem(OPENAI, {"type": "conversation.item.create", "item": image})
+    assert (found.code, found.param) == ("unsupported", "item.content[0].type")
+
+
+def test_a_spoken_item_is_input_that_is_committed() -> None:
+    item = {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": PCM}]}
+    steps = said(OPENAI, {"type": "conversation.item.create", "item": item, "event_id": "e"})
+    kinds = [type(step.command) for step in steps if isinstance(step, Ask)]
+    assert kinds == [c.AppendAudio, c.CommitInput]
+
+
+def test_a_response_is_asked_for_with_what_it_may_say() -> None:
+    wanted = {"instructions": "be brief", "metadata": {"k": "v"}, "output_modalities": ["text"], "conversation": "none"}
+    made = command(OPENAI, {"type": "response.create", "response": wanted})
+    assert made == c.CreateResponse('{"k":"v"}', "be brief", ("text",), None, True)
+    assert problem(OPENAI, {"type": "response.create", "response": {"input": [{}]}}).param == "response.input"
+
+
+# -- transport ----------------------------------------------------------------------------------------------------
+
+
+def test_transport_events_never_become_commands() -> None:
+    (beat,) = said(DUPLEX, {"type": "session.heartbeat"})
+    assert isinstance(beat, Answer)
+    assert beat.payload["type"] == "session.heartbeat_ack"
+    assert said(DUPLEX, {"type": "session.event_ack", "server_event_seq": 7}) == [Acknowledged(7)]
+    assert problem(DUPLEX, {"type": "session.event_ack", "server_event_seq": 8}).code == "invalid_event_ack"
+    assert problem(DUPLEX, {"type": "session.resume"}).code == "unsupported_session_resume"
+    assert problem(DUPLEX, {"type": "push_text", "text": "hi"}).code == "native_text_append_unsupported"
+    assert problem(OPENAI, {"type": "session.heartbeat"}).code == "unknown_event"
+    (signal,) = said(DUPLEX, {"type": "signal_turn", "event": "user_started"})
+    assert isinstance(signal, Answer)
+    assert (signal.payload["type"], signal.payload["turn_state"]) == ("turn.event", "idle")
+
+
+# -- session.update -----------------------------------------------------------------------------------------------
+
+
+def test_updates_are_merged_deeply_in_any_order() -> None:
+    detection = {"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 500}}}}
+    tracing = {"type": "realtime", "tracing": "auto"}
+    for changes in ((detection, tracing), (tracing, detection)):
+        config = updated(OPENAI, *changes)
+        assert config.turn_detection == TurnDetection(silence_duration_ms=500)
+        shown = OPENAI.make_projection().greeting(fresh(OPENAI, config), None)[0]["session"]
+        assert shown["tracing"] == "auto"
+        assert shown["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24_000}
+        assert shown["audio"]["input"]["turn_detection"]["interrupt_response"] is True
+
+
+def test_both_shapes_of_a_session_say_the_same() -> None:
+    flat = {"input_audio_format": "g711_ulaw", "turn_detection": None, "voice": "joe", "max_response_output_tokens": 9}
+    nested = {
+        "audio": {
+            "input": {"format": {"type": "audio/pcmu"}, "turn_detection": None},
+            "output": {"voice": {"id": "joe"}},
+        },
+        "max_output_tokens": 9,
+    }
+    assert updated(OPENAI, flat) == updated(OPENAI, nested)
+    assert updated(OPENAI, flat).input_format == AudioFormat("g711_ulaw", 8_000)
+
+
+def of_rate(rate: object) -> dict[str, Any]:
+    return {"audio": {"input": {"format": {"type": "audio/pcm", "rate": rate}}}}
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("session", "code", "param"),
+    [
+        (
+            {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 7_999}}}},
+            "invalid_value",
+            "session.audio.input.format.rate",
+        ),
+        (
+            {"audio": {"input": {"format": {"type": "audio/pcm", "rate": "x"}}}},
+            "invalid_value",
+            "session.audio.input.format.rate",
+        ),
+        ({"audio": {"input": {"format": "mp3"}}}, "unsupported_audio_format", "session.audio.input.format"),
+        ({"audio": 5}, "invalid_value", "session.audio"),
+        ({"instructions": 5}, "invalid_value", "session.instructions"),
+        ({"output_modalities": ["smell"]}, "invalid_value", "session.output_modalities"),
+        ({"turn_detection": {"type": "psychic"}}, "unsupported_turn_detection", "session.turn_detection.type"),
+        (
+            {"turn_detection": {"type": "server_vad", "threshold": 7}},
+            "invalid_value",
+            "session.turn_detection.threshold",
+        ),
+        ({"type": "transcription"}, "unsupported", "session.type"),
+        ({"overlap_policy": "sometimes"}, "invalid_config", "session.overlap_policy"),
+        ({"max_output_tokens": 0}, "invalid_value", "session.max_output_tokens"),
+        ({"tools": [1]}, "invalid_value", "session.tools"),
+        ({"extra": "x" * 300_000}, "invalid_value", "session"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_a_bad_setting_is_named(dialect: Dialect, session: dict[str, Any], code: str, param: str) -> None:
+    found = problem(dialect, {"type": "session.update", "session": {"instructions": "new", **session}})
+    assert (found.code, found.param) == (code, param)
+
+
+def test_unknown_settings_come_back_and_secrets_do_not() -> None:
+    session = {"my_setting": {"a": [1]}, "ref_audio": "data:audio/wav;base64,AAAA", "extra_body": {"ref_audio": "x"}}
+    config = updated(DUPLEX, session)
+    shown = json.dumps(DUPLEX.make_projection().greeting(fresh(DUPLEX, config), None))
+    assert '"my_setting": {"a": [1]}' in shown
+    assert "ref_audio" not in shown
+
+
+def test_a_session_object_that_is_sent_back_changes_nothing() -> None:
+    for dialect in (OPENAI, DUPLEX):
+        config = updated(dialect, {"instructions": "x", "turn_detection": {"type": "semantic_vad", "eagerness": "low"}})
+        shown = dialect.make_projection().greeting(fresh(dialect, config), None)[0]["session"]
+        again = updated(dialect, shown, config=config)
+        assert dialect.make_projection().greeting(fresh(dialect, again), None)[0]["session"] == shown
+
+
+def test_in_the_duplex_dialect_detection_decides_the_overlap_policy() -> None:
+    assert updated(DUPLEX).overlap_policy == "listen_only"
+    assert updated(DUPLEX, {"turn_detection": {"type": "server_vad"}}).overlap_policy == "barge_in_on_speech"
+    nested = {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}
+    assert updated(DUPLEX, nested, {"turn_detection": None}).overlap_policy == "listen_only"
+
+
+def test_the_settings_may_stand_in_the_event_itself() -> None:
+    made = command(DUPLEX, {"type": "session.update", "instructions": "be kind"})
+    assert made.config.instructions == "be kind"
+
+
+def test_another_model_is_the_machines_to_refuse() -> None:
+    opened = DUPLEX.open_config({"model": "openbmb/MiniCPM-o-4_5"}, DUPLEX.defaults)
+    assert opened.model == DUPLEX.defaults.model
+    state = fresh(DUPLEX, opened)
+    assert (
+        command(DUPLEX, {"type": "session.update", "session": {"model": "openbmb/MiniCPM-o-4_5"}}, state).config
+        == opened
+    )
+    assert command(DUPLEX, {"type": "session.update", "session": {"model": "other"}}, state).config.model == "other"
+    assert updated(OPENAI, {"model": "gpt-realtime"}).model == OPENAI.defaults.model
