@@ -47,8 +47,6 @@ class SqlStore:
         self._loop = trio.lowlevel.current_trio_token()
         database = Database(engines.write, statements_for(engines.write.dialect))
         self._writer = GroupWriter(partial(commit_group, database), self._deliver, group)
-            partial(commit_group, Database(engines.write, statements_for(engines.write.dialect))), self._deliver, group
-        )
 
     async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
         """See Store.create. Raises RecordInvalid for what no log can hold, StoreBusy. Cancelled, it may still
