@@ -12,6 +12,7 @@ import { CHUNK_MS, idMaker, pcm16ToBase64, sessionRequest, socketUrl } from "./p
 import { View } from "./view.js";
 
 const LEVEL_MS = 20;
+const SOUND_MS = 4_000;
 const now = () => performance.now();
 
 class App {
@@ -90,8 +91,10 @@ class App {
     this.view.hideNotice();
     this.view.startButton.disabled = true;
     try {
+      this.captureClock = new SteadyClock();
       await Promise.all([this.player.open(), this.microphone.open()]);
       this.link.start();
+      setTimeout(() => this.checkSound(), SOUND_MS);
     } catch (error) {
       if (!(error instanceof Trouble)) throw error;
       this.notify(error.code);
@@ -99,6 +102,10 @@ class App {
       this.view.startButton.disabled = false;
       this.refresh();
     }
+  }
+
+  checkSound() {
+    if (this.isRunning && !this.player.isAudible) this.notify("no_sound");
   }
 
   mute(muted) {
@@ -186,8 +193,9 @@ class App {
   }
 
   answerPlays(id, playedMs, level) {
-    if (this.playClockOf !== id) this.playClock = new SteadyClock();
-    this.playClockOf = id;
+    const stretch = `${id} ${this.player.underruns}`;
+    if (this.playClockOf !== stretch) this.playClock = new SteadyClock();
+    this.playClockOf = stretch;
     this.lanes.level("it", this.playClock.at(playedMs, now()), level);
     this.talk.heard(id, playedMs);
     this.acknowledge(id, this.acks.progress(id, playedMs, now()));

@@ -53,7 +53,7 @@ export class LatencyMeter {
   }
 }
 
-const DRIFT_MS_MAX = 250;
+const DRIFT_MS_MAX = 1_000;
 
 /**
  * Turns positions in a stream of audio into times on the page's clock. Reports come late by a varying amount, never

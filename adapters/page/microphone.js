@@ -56,7 +56,7 @@ export class Microphone {
       await context.audioWorklet.addModule(new URL("capture-worklet.js", import.meta.url));
       this.context = context;
     }
-    await this.context.resume();
+    this.context.resume();
     if (this.stream !== stream) return;
     const node = new AudioWorkletNode(this.context, "duologue-capture", { numberOfInputs: 1, numberOfOutputs: 1 });
     node.port.onmessage = ({ data }) => this.stream === stream && this.onChunk(data);

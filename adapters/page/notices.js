@@ -25,6 +25,10 @@ const NOTICES = {
     body: "Connect it again and press Start. The conversation is still there, and you can type.",
     action: "start",
   },
+  no_sound: {
+    title: "No sound comes out",
+    body: "The browser found no sound device. Connect or switch on a loudspeaker or headphones, then end this conversation and start again. Typing works without.",
+  },
   no_server: {
     title: "The server does not answer",
     body: "See that “duologue serve” is running and that this computer can reach it, then try again.",

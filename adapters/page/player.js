@@ -38,7 +38,8 @@ export class Player {
   async #open() {
     const context = new AudioContext({ sampleRate: AUDIO_RATE, latencyHint: "interactive" });
     await context.audioWorklet.addModule(new URL("playback-worklet.js", import.meta.url));
-    await context.resume();
+    // Not awaited: where there is no sound device a browser may never answer. Text goes on without sound.
+    context.resume();
     this.context = context;
     const node = new AudioWorkletNode(context, "duologue-playback", {
       numberOfInputs: 0,
@@ -50,6 +51,11 @@ export class Player {
     this.node = node;
     for (const message of this.waiting) node.port.postMessage(message);
     this.waiting = [];
+  }
+
+  /** Whether sound really comes out; a browser without a device, or without a user's gesture, keeps it off. */
+  get isAudible() {
+    return this.context?.state === "running";
   }
 
   get isPlaying() {

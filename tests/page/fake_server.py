@@ -150,7 +150,11 @@ class Stage:
             text = word if unit == 0 else f" {word}"
             chars += len(text)
             marks = [{"text_chars": chars, "audio_end_ms": (unit + 1) * UNIT_MS}]
-            delta = {"type": "response.output_audio.delta", "delta": voice(unit), "metadata": {"audio_text_marks": marks}}
+            delta = {
+                "type": "response.output_audio.delta",
+                "delta": voice(unit),
+                "metadata": {"audio_text_marks": marks},
+            }
             await self.send({**delta, **place})
             await self.send({"type": "response.output_audio_transcript.delta", "delta": text, **place})
 

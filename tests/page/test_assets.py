@@ -25,7 +25,9 @@ def test_every_file_of_the_page_is_listed_and_loads() -> None:
     assert all(body for _, body in page.load_all().values())
 
 
-@pytest.mark.parametrize("path", ["/__init__.py", "/../__init__.py", "/package.json", "//index.html", "/a/../app.js", ""])
+@pytest.mark.parametrize(
+    "path", ["/__init__.py", "/../__init__.py", "/package.json", "//index.html", "/a/../app.js", ""]
+)
 def test_nothing_else_can_be_had(path: str) -> None:
     assert page.asset_for_path(path) is None
 

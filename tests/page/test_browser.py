@@ -195,7 +195,9 @@ def test_a_conversation_taken_by_another_window_is_left_alone(tell: Tell, on_pag
     async def story(stage: Stage) -> None:
         await stage.greet()
         await stage.wait_for("input_audio_buffer.append")
-        await stage.send({"type": "session.replaced", "session_id": "session_1", "attachment_generation": 1}, numbered=False)
+        await stage.send(
+            {"type": "session.replaced", "session_id": "session_1", "attachment_generation": 1}, numbered=False
+        )
         await stage.socket.aclose(1000, "session_replaced")
 
     server = tell(story)
@@ -277,8 +279,13 @@ def test_nothing_overflows(size: tuple[int, int], tell: Tell, on_page: Callable[
     page = on_page(tell(story).url, size=size)
     page.click("start")
     until(lambda: page.texts(".turn.it .coming"))
-    measure = "const e = document.documentElement; return [e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight]"
+    measure = (
+        "const e = document.documentElement; return [e.scrollWidth - e.clientWidth, e.scrollHeight - e.clientHeight]"
+    )
     assert page.driver.execute_script(measure) == [0, 0]
-    inside = """return [...document.querySelectorAll('button, input, canvas')].filter(e => e.offsetParent)
-        .every(e => { const r = e.getBoundingClientRect(); return r.left >= 0 && r.right <= innerWidth && r.bottom <= innerHeight })"""
+    inside = """
+        const shown = [...document.querySelectorAll("button, input, canvas")].filter(e => e.offsetParent);
+        const boxes = shown.map(e => e.getBoundingClientRect());
+        return boxes.every(b => b.left >= 0 && b.right <= innerWidth && b.bottom <= innerHeight)
+    """
     assert page.driver.execute_script(inside)
