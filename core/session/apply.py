@@ -83,13 +83,16 @@ def _owner_changed(state: SessionState, event: e.OwnerChanged, at_ns: int) -> No
     state.term, state.server = event.term, event.server
     state.runtime_up = False  # the new owner has no ear and no lane of this session yet
     state.lane_epoch = 0
+    state.attachment.attached = False  # nor the client's socket: if nobody comes back, the grace time ends the session
+    state.attachment.detached_ns = at_ns
 
 
 def _attached(state: SessionState, event: e.Attached, at_ns: int) -> None:
     link = state.attachment
     link.generation = event.generation
     link.attached = True
-    link.previous_token_hash = link.token_hash
+    if link.confirmed:  # else the client came back with the older token: its answer was lost, maybe more than once
+        link.previous_token_hash = link.token_hash
     link.token_hash = event.token_hash
     link.confirmed = event.resumed_from is None
     state.activity_ns = at_ns
@@ -117,12 +120,13 @@ def _detached(state: SessionState, event: e.Detached, at_ns: int) -> None:
 
 def _paused(state: SessionState, event: e.Paused, at_ns: int) -> None:
     state.phase = Phase.PAUSED
-    state.paused_ns = state.activity_ns = at_ns
+    state.paused_ns = at_ns
+    _client_was_here(state, event.event_id, at_ns)
 
 
 def _unpaused(state: SessionState, event: e.Unpaused, at_ns: int) -> None:
     state.phase = Phase.OPEN
-    state.activity_ns = at_ns
+    _client_was_here(state, event.event_id, at_ns)
 
 
 def _nothing(state: SessionState, event: e.Event, at_ns: int) -> None:
@@ -149,7 +153,7 @@ def _append(state: SessionState, event: e.Append, at_ns: int) -> None:
     side.now_ms = event.start_ms + event.audio_ms
     side.pending.append(Chunk(event.digest, event.size_bytes, event.start_ms, event.audio_ms))
     side.pending_bytes += event.size_bytes
-    if event.is_speech:
+    if event.is_speech is not False:
         side.heard_speech = True
     if state.config.turn_detection is not None and side.speech is None:
         _take_input(state, side.now_ms - PREROLL_MS)
@@ -221,11 +225,13 @@ def _item_created(state: SessionState, event: e.ItemCreated, at_ns: int) -> None
 
 def _item_deleted(state: SessionState, event: e.ItemDeleted, at_ns: int) -> None:
     state.items.pop(event.item_id, None)
+    if event.item_id in state.queued:
+        state.queued.remove(event.item_id)
     _client_was_here(state, event.event_id, at_ns)
 
 
 def _item_retrieved(state: SessionState, event: e.ItemRetrieved, at_ns: int) -> None:
-    state.activity_ns = at_ns
+    _client_was_here(state, event.event_id, at_ns)
 
 
 def _add_item(state: SessionState, item: Item, after: str | None = None) -> None:
@@ -327,6 +333,7 @@ def _output_invalidated(state: SessionState, event: e.OutputInvalidated, at_ns: 
     response = state.responses.get(event.response_id)
     if response is not None:
         response.invalidated_ms += event.invalidated_ms
+        response.sent_ms = response.produced_ms - response.invalidated_ms  # nothing of it is pending any more
         response.cut = True
 
 
@@ -351,6 +358,8 @@ def _raise_sent(response: Response, sent_ms: int) -> None:
 def _reset_sent(response: Response, sent_ms: int) -> None:
     """What a resumed client has is what was sent: what lies between its number and an old cursor was not heard."""
     response.sent_ms = min(sent_ms, response.produced_ms - response.invalidated_ms)
+    if response.cut:  # what was lost on its way will not be sent again
+        response.invalidated_ms = response.produced_ms - response.sent_ms
     response.played_ms = min(response.played_ms, response.sent_ms)
     response.committed_ms = min(response.committed_ms, response.played_ms)
 

@@ -328,10 +328,14 @@ class Refused:
 class Paused:
     """The client paused the session; the watchdog ends it when nobody comes back."""
 
+    event_id: str | None = None
+
 
 @attrs.frozen
 class Unpaused:
     """The client goes on."""
+
+    event_id: str | None = None
 
 
 @attrs.frozen

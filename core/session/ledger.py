@@ -69,11 +69,13 @@ def speaking(state: SessionState, cursor: Cursor, now_ns: int) -> Response | Non
 
 def heard_chars(response: Response) -> int:
     """How many characters of the response's text were heard."""
-    if response.produced_ms == 0:
+    if "audio" not in response.modalities:
         return len(response.text)  # an answer in text is read as it comes
     heard_ms = response.committed_ms
     if heard_ms <= 0:
         return 0
+    if response.status == "completed" and heard_ms >= response.produced_ms:
+        return len(response.text)  # all of it, also what the last mark leaves out
     if not response.marks:
         return _proportional_chars(response, heard_ms)
     chars = 0

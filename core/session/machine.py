@@ -93,10 +93,11 @@ def step(
 def decide(state: SessionState, command: c.Command, now_ns: int, cursor: c.Cursor) -> Decision:
     """What ``command`` becomes in ``state``: events, none, or a refusal. Changes nothing."""
     kind = type(command)
+    event_id = getattr(command, "event_id", None)
+    if event_id is not None and event_id in state.event_ids:
+        return ()  # sent again after a resume: its consequence is in the log already
     if state.phase not in LEGAL[kind]:
-        if kind in c.CLIENT_COMMANDS:
-            return refuse(PHASE_CODES[state.phase], getattr(command, "event_id", None))
-        return ()
+        return refuse(PHASE_CODES[state.phase], event_id) if kind in c.CLIENT_COMMANDS else ()
     return _DECIDE[kind](Context(state, now_ns, cursor), command)
 
 
@@ -116,11 +117,12 @@ def settle(ctx: Context) -> tuple[e.Event, ...]:
 
 def _lane_told_too_much(state: SessionState) -> tuple[e.Event, ...]:
     """A truncate that came after the lane was told: heard-only must hold before the lane's next unit."""
+    made: list[e.Event] = []
     for item_id, told in state.lane_parts:
         response = state.response_of_item(item_id)
         if response is not None and heard_chars(response) < told:
-            return (e.LaneTruncated(item_id, heard_chars(response)),)
-    return ()
+            made.append(e.LaneTruncated(item_id, heard_chars(response)))
+    return tuple(made)
 
 
 def stamp(state: SessionState, event: e.Event, now_ns: int) -> e.Record:

@@ -23,6 +23,9 @@ RESPONSES_MAX = 64
 PREROLL_MS = 2_000
 """With a detector and nobody speaking, this much of the input is kept (for a new worker's ear), the rest forgotten."""
 
+PENDING_CHUNKS_MAX = 65_536
+"""Chunks of audio that may lie uncommitted, however small they are."""
+
 ITEMS_MAX = 4_096
 """Conversation items kept; the oldest leave first."""
 
@@ -128,7 +131,7 @@ class Input:
     pending: deque[Chunk] = attrs.field(factory=deque)
     pending_bytes: int = 0
     heard_speech: bool = False
-    """The client's own hint said that something of the pending input is speech."""
+    """Something of the pending input may be speech: not all of it came with the client's hint that it is none."""
     speech: Speech | None = None
 
 
@@ -200,6 +203,15 @@ class SessionState:
 def short_id(session_id: str) -> str:
     """What of a session's id goes into the ids made within it."""
     return session_id.rpartition("-")[2][:12]
+
+
+def is_reserved_item_id(state: SessionState, item_id: str) -> bool:
+    """Whether the machine itself may still give this id to an item."""
+    prefix, _, number = item_id.rpartition("_")
+    if prefix != f"item_{short_id(state.session_id)}" or not number.isdecimal():
+        return False
+    speech = state.input.speech
+    return int(number) > state.items_made or (speech is not None and speech.item_id == item_id)
 
 
 def next_item_id(state: SessionState) -> str:

@@ -9,14 +9,13 @@ from core.session.decisions.cut import cut
 from core.session.ledger import speaking
 from core.session.overlap import judge_finished, judge_ongoing, may_barge_in
 from core.session.refusals import refuse
-from core.session.state import SessionState, Speech, next_item_id
+from core.session.state import PENDING_CHUNKS_MAX, SessionState, Speech, next_item_id
 
 
 def append_audio(ctx: Context, command: c.AppendAudio) -> Decision:
     state, side = ctx.state, ctx.state.input
-    if command.event_id is not None and command.event_id in state.event_ids:
-        return ()  # sent again after a resume: it is in the log already
-    if side.pending_bytes + command.size_bytes > state.config.max_pending_input_bytes:
+    too_big = side.pending_bytes + command.size_bytes > state.config.max_pending_input_bytes
+    if too_big or len(side.pending) >= PENDING_CHUNKS_MAX:
         return refuse("input_too_large", command.event_id, "audio")
     fmt = state.config.input_format
     since_base = side.samples + command.samples - side.base_samples
@@ -38,39 +37,44 @@ def append_audio(ctx: Context, command: c.AppendAudio) -> Decision:
 
 
 def clear_input(ctx: Context, command: c.ClearInput) -> Decision:
-    if command.event_id is not None and command.event_id in ctx.state.event_ids:
-        return ()
     return (e.InputCleared(command.event_id),)
 
 
 def commit_input(ctx: Context, command: c.CommitInput) -> Decision:
-    """The client closes the turn; it takes everything that is pending."""
+    """The client closes the turn; it takes everything that is pending. One without speech is not answered."""
     state, side = ctx.state, ctx.state.input
-    if command.event_id is not None and command.event_id in state.event_ids:
-        return ()
     if side.now_ms <= side.taken_ms:
         return refuse("input_empty", command.event_id)
-    respond = bool(command.create_response)
+    speech = side.heard_speech
+    respond = bool(command.create_response) and speech
     if respond and len(state.queued) >= state.config.max_pending_commits:
         return refuse("too_many_pending_commits", command.event_id)
     item_id = next_item_id(state)
-    return (e.Commit(item_id, "client", side.taken_ms, side.now_ms, True, respond, None, command.event_id),)
+    return (e.Commit(item_id, "client", side.taken_ms, side.now_ms, speech, respond, None, command.event_id),)
 
 
 def speech_heard(ctx: Context, command: c.SpeechHeard) -> Decision:
     """Speech began. Over an answer that may be cut it is an overlap, and takes the turn only when judged so."""
     state, detection = ctx.state, ctx.state.config.turn_detection
-    if detection is None or state.input.speech is not None:
+    open_speech = state.input.speech
+    if detection is None or (open_speech is not None and open_speech.segment == command.segment):
         return ()
+    # A segment whose end never came (the ear was cleared meanwhile) must not leave the session deaf.
+    stopped = (_stopped(state, open_speech),) if open_speech is not None else ()
     start_ms = max(command.start_ms - detection.prefix_padding_ms, state.input.taken_ms, 0)
     item_id = next_item_id(state)
     over_answer = speaking(state, ctx.cursor, ctx.now_ns) is not None
     if not over_answer or may_barge_in(state.config):
-        return (e.SpeechStarted(command.segment, start_ms, item_id, over_answer),)
+        return (*stopped, e.SpeechStarted(command.segment, start_ms, item_id, over_answer))
     return (
+        *stopped,
         e.SpeechStarted(command.segment, start_ms, item_id, False),
         e.OverlapDecided("listen", "policy_listen_only", command.segment, 0, item_id),
     )
+
+
+def _stopped(state: SessionState, speech: Speech) -> e.SpeechStopped:
+    return e.SpeechStopped(speech.segment, state.input.now_ms, speech.item_id)
 
 
 def speech_continues(ctx: Context, command: c.SpeechContinues) -> Decision:

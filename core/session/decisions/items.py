@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from core.session import commands as c
 from core.session import events as e
-from core.session.config import INPUT_ENCODINGS, OUTPUT_ENCODINGS, OVERLAP_POLICIES, UNACKED_POLICIES, SessionConfig
+from core.session.config import (
+    INPUT_ENCODINGS,
+    OUTPUT_ENCODINGS,
+    OVERLAP_POLICIES,
+    UNACKED_POLICIES,
+    SessionConfig,
+    TurnDetection,
+)
 from core.session.decisions.context import Context, Decision
 from core.session.refusals import refuse
-from core.session.state import next_item_id
+from core.session.state import is_reserved_item_id, next_item_id
+
+TIME_MS_MAX = 30 * 86_400_000
+TOKENS_MAX = 1_000_000
+PENDING_COMMITS_MAX = 64
+BYTES_MAX = 1 << 30
 
 
 def create_item(ctx: Context, command: c.CreateItem) -> Decision:
     state = ctx.state
-    if command.event_id is not None and command.event_id in state.event_ids:
-        return ()
     item_id = command.item_id or next_item_id(state)
-    if item_id in state.items:
+    if item_id in state.items or (command.item_id is not None and is_reserved_item_id(state, command.item_id)):
         return refuse("item_exists", command.event_id, "item.id")
     after = command.previous_item_id
     if after not in (None, "root") and after not in state.items:
@@ -52,8 +62,14 @@ def update_config(ctx: Context, command: c.UpdateConfig) -> Decision:
 
 def invalid_param(config: SessionConfig) -> str | None:
     """The name of the first setting whose value cannot be, or None."""
-    detection = config.turn_detection
-    checks = {
+    checks = {**_format_checks(config), **_limit_checks(config)}
+    if config.turn_detection is not None:
+        checks.update(_detection_checks(config.turn_detection))
+    return next((name for name, fine in checks.items() if not fine), None)
+
+
+def _format_checks(config: SessionConfig) -> dict[str, bool]:
+    return {
         "session.audio.input.format": config.input_format.encoding in INPUT_ENCODINGS,
         "session.audio.input.format.rate": 8_000 <= config.input_format.rate <= 192_000,
         "session.audio.output.format": config.output_format.encoding in OUTPUT_ENCODINGS,
@@ -61,17 +77,40 @@ def invalid_param(config: SessionConfig) -> str | None:
         "session.overlap_policy": config.overlap_policy in OVERLAP_POLICIES,
         "session.unacked": config.unacked in UNACKED_POLICIES,
         "session.output_modalities": config.output_modalities in (("audio",), ("text",), ("text", "audio")),
-        "session.max_output_tokens": config.max_output_tokens is None or config.max_output_tokens > 0,
-        "session.idle_timeout_s": config.idle_timeout_ms > 0,
-        "session.overlap_barge_in_ms": 0 <= config.overlap_short_ack_ms <= config.overlap_barge_in_ms,
         "session.context_on_barge_in": config.context_on_barge_in in ("heard", "empty"),
     }
-    if detection is not None:
-        checks["session.audio.input.turn_detection.type"] = detection.type in ("server_vad", "semantic_vad")
-        checks["session.audio.input.turn_detection.threshold"] = 0 < detection.threshold <= 1
-        checks["session.audio.input.turn_detection.silence_duration_ms"] = 0 < detection.silence_duration_ms <= 10_000
-        checks["session.audio.input.turn_detection.prefix_padding_ms"] = 0 <= detection.prefix_padding_ms <= 2_000
-    return next((name for name, fine in checks.items() if not fine), None)
+
+
+def _limit_checks(config: SessionConfig) -> dict[str, bool]:
+    """Numbers that cannot be would stop a session, or could not be read back from its log (NaN, infinity)."""
+    temperature, tokens = config.temperature, config.max_output_tokens
+    return {
+        "session.max_output_tokens": tokens is None or 0 < tokens <= TOKENS_MAX,
+        "session.temperature": temperature is None or 0 <= temperature <= 2,
+        "session.idle_timeout_s": 0 < config.idle_timeout_ms <= TIME_MS_MAX,
+        "session.pause_watchdog_s": 0 < config.pause_watchdog_ms <= TIME_MS_MAX,
+        "session.disconnect_grace_s": 0 <= config.disconnect_grace_ms <= TIME_MS_MAX,
+        "session.max_session_s": config.max_session_ms is None or 0 < config.max_session_ms <= TIME_MS_MAX,
+        "session.overlap_short_ack_ms": 0 <= config.overlap_short_ack_ms <= TIME_MS_MAX,
+        "session.overlap_barge_in_ms": config.overlap_short_ack_ms <= config.overlap_barge_in_ms <= TIME_MS_MAX,
+        "session.overlap_silence_rms": 0 <= config.overlap_silence_rms <= 1,
+        "session.max_client_lead_ms": config.max_client_lead_ms is None or 0 < config.max_client_lead_ms <= TIME_MS_MAX,
+        "session.max_lane_lead_ms": 0 < config.max_lane_lead_ms <= TIME_MS_MAX,
+        "session.max_pending_commits": 0 < config.max_pending_commits <= PENDING_COMMITS_MAX,
+        "session.max_pending_input_bytes": 0 < config.max_pending_input_bytes <= BYTES_MAX,
+        "session.replay_window_ms": 0 <= config.replay_window_ms <= TIME_MS_MAX,
+        "session.replay_window_bytes": 0 <= config.replay_window_bytes <= BYTES_MAX,
+    }
+
+
+def _detection_checks(detection: TurnDetection) -> dict[str, bool]:
+    where = "session.audio.input.turn_detection"
+    return {
+        f"{where}.type": detection.type in ("server_vad", "semantic_vad"),
+        f"{where}.threshold": 0 < detection.threshold <= 1,
+        f"{where}.silence_duration_ms": 0 < detection.silence_duration_ms <= 10_000,
+        f"{where}.prefix_padding_ms": 0 <= detection.prefix_padding_ms <= 2_000,
+    }
 
 
 def _input_pending(ctx: Context) -> bool:

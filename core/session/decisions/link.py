@@ -46,11 +46,11 @@ def detach(ctx: Context, command: c.Detach) -> Decision:
 
 
 def pause(ctx: Context, command: c.Pause) -> Decision:
-    return () if ctx.state.phase is Phase.PAUSED else (e.Paused(),)
+    return () if ctx.state.phase is Phase.PAUSED else (e.Paused(command.event_id),)
 
 
 def unpause(ctx: Context, command: c.Unpause) -> Decision:
-    return () if ctx.state.phase is Phase.OPEN else (e.Unpaused(),)
+    return () if ctx.state.phase is Phase.OPEN else (e.Unpaused(command.event_id),)
 
 
 def close(ctx: Context, command: c.Close) -> Decision:
@@ -68,18 +68,18 @@ def lose_runtime(ctx: Context, command: c.LoseRuntime) -> Decision:
     state = ctx.state
     if not state.runtime_up:
         return ()
-    made: list[e.Event] = []
-    speech = state.input.speech
-    if speech is not None:
-        made.append(e.SpeechStopped(speech.segment, state.input.now_ms, speech.item_id))
-    made.append(e.RuntimeChanged(False, command.reason))
-    made.extend(drain(ctx, "runtime_lost"))
-    return tuple(made)
+    return (*_ear_lost(ctx), e.RuntimeChanged(False, command.reason), *drain(ctx, "runtime_lost"))
 
 
 def gain_runtime(ctx: Context, command: c.GainRuntime) -> Decision:
     lost = drain(ctx, "runtime_lost") if ctx.state.active is not None else ()
-    return (*lost, e.RuntimeChanged(True, "", command.lane_tokens_max))
+    return (*_ear_lost(ctx), *lost, e.RuntimeChanged(True, "", command.lane_tokens_max))
+
+
+def _ear_lost(ctx: Context) -> tuple[e.Event, ...]:
+    """Speech whose ear is gone has ended as far as anybody can tell."""
+    speech = ctx.state.input.speech
+    return () if speech is None else (e.SpeechStopped(speech.segment, ctx.state.input.now_ms, speech.item_id),)
 
 
 def fire_deadline(ctx: Context, command: c.FireDeadline) -> Decision:

@@ -13,8 +13,6 @@ from core.session.state import Response, SessionState, next_item_id, next_respon
 
 def create_response(ctx: Context, command: c.CreateResponse) -> Decision:
     state = ctx.state
-    if command.event_id is not None and command.event_id in state.event_ids:
-        return ()
     if state.active is not None:
         return refuse("response_active", command.event_id)
     if state.lane_epoch != state.epoch:
@@ -52,25 +50,26 @@ def start_queued(ctx: Context) -> tuple[e.Event, ...]:
 def cancel_output(ctx: Context, command: c.CancelOutput) -> Decision:
     """The client cuts. A cancel that names an answer which is over is like one with nothing to cut."""
     state = ctx.state
-    if command.event_id is not None and command.event_id in state.event_ids:
-        return ()
-    cleared = (e.InputCleared(),) if command.clear_input else ()
+    named = command.response_id
     target = speaking(state, ctx.cursor, ctx.now_ns)
+    if state.active is not None and (target is None or named == state.active.response_id):
+        target = state.active  # one that is out of band is never heard, yet can be cancelled
     if target is not None and command.unsent_only and not target.active:
         unsent_ms = target.produced_ms - target.invalidated_ms - sent_ms(target, ctx.cursor)
         target = target if unsent_ms > 0 else None
-    named = command.response_id
     if target is None or (named is not None and named != target.response_id):
-        if command.quiet or command.clear_input:
-            return cleared
+        if command.clear_input:
+            return (e.InputCleared(command.event_id),)
+        if command.quiet:
+            return ()
         return refuse("response_not_active", command.event_id, "response_id" if named else None)
+    cleared = (e.InputCleared(),) if command.clear_input else ()
     return (*cleared, *cut(ctx, command.reason, command.event_id))
 
 
 def fail_output(ctx: Context, command: c.FailOutput) -> Decision:
     """The client does not take what was released for it: this answer fails, the session lives."""
-    target = speaking(ctx.state, ctx.cursor, ctx.now_ns)
-    if target is None:
+    if ctx.state.active is None and speaking(ctx.state, ctx.cursor, ctx.now_ns) is None:
         return ()
     made = list(cut(ctx, command.reason))
     for index, event in enumerate(made):
@@ -82,8 +81,6 @@ def fail_output(ctx: Context, command: c.FailOutput) -> Decision:
 def ack_playback(ctx: Context, command: c.AckPlayback) -> Decision:
     """What was heard, in any order and as late as it likes; clamped to what was sent, never an error for being off."""
     state = ctx.state
-    if command.event_id is not None and command.event_id in state.event_ids:
-        return ()
     response = _acked_response(state, command)
     if response is None:
         if command.truncate and command.item_id in state.items:
@@ -129,7 +126,9 @@ def model_output(ctx: Context, command: c.ModelOutput) -> Decision:
     state, active = ctx.state, ctx.state.active
     if active is None or command.epoch != state.epoch or command.response_id != active.response_id:
         return ()
-    end_ms = (active.produced_samples + command.samples) * 1000 // command.rate
+    end_ms = active.produced_ms
+    if command.samples > 0 and command.rate > 0:  # a rate that changes in mid-answer must not turn time back
+        end_ms = max(end_ms, (active.produced_samples + command.samples) * 1000 // command.rate)
     marks = tuple(e.TextMark(mark.chars, min(mark.audio_end_ms, end_ms)) for mark in command.marks)
     return (
         e.Output(

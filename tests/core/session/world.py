@@ -1,0 +1,407 @@
+"""A world around the pure machine: a clock, a delivery cursor, a client that hears, and every promise, checked after
+each step.
+
+The world knows of the session only what a world knows: which records there are, what it handed to the socket and when,
+what the client said it heard. The promises are worked out from that, not with the machine's own functions.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import TypeVar
+
+import attrs
+
+from core.session import commands as c
+from core.session import effects as fx
+from core.session import events as e
+from core.session.apply import apply, fold
+from core.session.config import SessionConfig
+from core.session.history import history
+from core.session.machine import Step, step
+from core.session.react import effects_of
+from core.session.refusals import CODES
+from core.session.state import (
+    EVENT_IDS_MAX,
+    ITEMS_MAX,
+    PENDING_CHUNKS_MAX,
+    RESPONSES_MAX,
+    Phase,
+    Response,
+    SessionState,
+)
+
+MS = 1_000_000
+UNIT_MS = 100
+RATE = 24_000
+START_NS = 1_700_000_000_000_000_000
+
+CLIENT_VAD = SessionConfig(turn_detection=None)
+"""The client says itself when a turn is over."""
+
+SERVER_VAD = SessionConfig()
+
+E = TypeVar("E")
+
+
+@attrs.define
+class Listener:
+    """What the world knows of the client's ears, per response."""
+
+    text: str = ""
+    marks: list[tuple[int, int]] = attrs.field(factory=list)
+    produced_ms: int = 0
+    spoken: bool = True
+    completed: bool = False
+    first_ns: int | None = None
+    handed_ms: int = 0
+    claimed_ms: int | None = None
+    """The most that it said it had heard (of what was sent by then). None: it never said."""
+    limit_ms: int | None = None
+    """It will never hear more than this: the lowest truncate."""
+
+    def heard_chars_at_most(self, now_ns: int) -> int:
+        """The text that can have been heard by now at the very most."""
+        if not self.spoken:
+            return len(self.text)
+        if self.claimed_ms is not None:
+            heard_ms = self.claimed_ms
+        elif self.first_ns is None:
+            heard_ms = 0
+        else:
+            heard_ms = min(self.handed_ms, (now_ns - self.first_ns) // MS)
+        if self.limit_ms is not None:
+            heard_ms = min(heard_ms, self.limit_ms)
+        if heard_ms <= 0:
+            return 0
+        if heard_ms >= self.produced_ms and self.completed:
+            return len(self.text)
+        if not self.marks:
+            return len(self.text) * min(heard_ms, self.produced_ms) // max(1, self.produced_ms)
+        return max([chars for chars, end_ms in self.marks if end_ms <= heard_ms], default=0)
+
+
+class World:
+    """Drives one session. ``do`` is the one way in; the other verbs are spelled with it."""
+
+    def __init__(self, config: SessionConfig = CLIENT_VAD, *, runtime: bool = True, attached: bool = True) -> None:
+        self.state = SessionState()
+        self.records: list[e.Record] = []
+        self.replayed = SessionState()
+        self.now_ns = START_NS
+        self.number = 0
+        self.place = 0
+        self.sent: dict[str, c.Sent] = {}
+        self.ears: dict[str, Listener] = {}
+        self.started: set[str] = set()
+        self.ends: Counter[str] = Counter()
+        self.cut_ends: dict[int, int] = {}
+        self.checking = True
+        self._write(e.SessionOpened("duplex-abc", "duplex", 1, config))
+        self._write(e.OwnerChanged(1, "server-a"))
+        if attached:
+            self.do(c.Attach("hash-1"))
+        if runtime:
+            self.do(c.GainRuntime(8_000))
+
+    # -- verbs -------------------------------------------------------------------------------------------------
+
+    def do(self, command: c.Command) -> Step:
+        """One step of the machine, with everything checked that must hold."""
+        before = _marks_of(self.state)
+        result = step(self.state, command, self.now_ns, self.cursor())
+        self._note(command, result)
+        if self.checking:
+            self.check(before, result)
+        return result
+
+    def wait(self, ms: int) -> None:
+        self.now_ns += ms * MS
+
+    def say(self, ms: int = 200, *, event_id: str | None = None, is_speech: bool | None = None) -> Step:
+        """Append ``ms`` of audio."""
+        samples = RATE * ms // 1000
+        return self.do(c.AppendAudio(f"in-{self.state.input.samples}", 2 * samples, samples, event_id, is_speech))
+
+    def ask(self, ms: int = 200) -> Step:
+        """A turn of the user's that wants an answer, closed by the client."""
+        self.say(ms)
+        return self.do(c.CommitInput(True))
+
+    def make(self, units: int = 1, *, text: str = " word", audio_ms: int = UNIT_MS, marks: bool = True) -> None:
+        """The model makes units of the active answer, one word in each."""
+        for _ in range(units):
+            active = self.active
+            samples = RATE * audio_ms // 1000
+            chars, end_ms = len(active.text) + len(text), active.produced_ms + audio_ms
+            self.do(
+                c.ModelOutput(
+                    self.state.epoch,
+                    active.response_id,
+                    active.units,
+                    "speak",
+                    text,
+                    f"out-{self.state.position}" if samples else "",
+                    2 * samples,
+                    RATE,
+                    samples,
+                    (e.TextMark(chars, end_ms),) if marks else (),
+                )
+            )
+
+    def finish(self, status: str = "completed", reason: str = "") -> Step:
+        """The model comes to the answer's end."""
+        return self.do(c.ModelDone(self.state.epoch, self.active.response_id, status, reason))
+
+    def answered(self, units: int = 5, *, deliver: bool = True, heard: bool = True) -> Response:
+        """A whole answer: made, and if asked so delivered and played out."""
+        self.ask()
+        response = self.active
+        self.make(units)
+        self.finish()
+        if deliver:
+            self.deliver()
+        if heard:
+            self.wait(units * UNIT_MS + 100)
+        return response
+
+    def deliver(self, frames: int = 1_000_000) -> int:
+        """Hand the next frames (one a record) to the socket; returns how many milliseconds of audio went out."""
+        out_ms = 0
+        while frames > 0 and self.place < len(self.records):
+            record = self.records[self.place]
+            self.place += 1
+            if isinstance(record.event, e.Output) and self._is_dead(record):
+                continue
+            self.number = record.position
+            frames -= 1
+            if isinstance(record.event, e.Output) and record.event.audio_ms:
+                output = record.event
+                ear = self.ears[output.response_id]
+                ear.first_ns = self.now_ns if ear.first_ns is None else ear.first_ns
+                ear.handed_ms = output.start_ms + output.audio_ms
+                self.sent[output.response_id] = c.Sent(ear.handed_ms, ear.first_ns)
+                out_ms += output.audio_ms
+        return out_ms
+
+    def ack(self, played_ms: int, response_id: str | None = None, **options: object) -> Step:
+        return self.do(c.AckPlayback(played_ms, response_id=response_id, **options))  # type: ignore[arg-type]
+
+    def truncate(self, played_ms: int, response: Response | None = None) -> Step:
+        response = response or self.last
+        return self.do(c.AckPlayback(played_ms, item_id=response.item_id, truncate=True))
+
+    def cancel(self, reason: str = "client_cancelled", **options: object) -> Step:
+        return self.do(c.CancelOutput(reason, **options))  # type: ignore[arg-type]
+
+    def move_server(self, resumed_from: int | None = None) -> None:
+        """The server dies and another takes the session over, for a client that has ``resumed_from`` (a number)."""
+        self._write(e.OwnerChanged(self.state.term + 1, "server-b"))
+        number = self.number if resumed_from is None else resumed_from
+        self.resume(number)
+        self.do(c.GainRuntime(8_000))
+
+    def resume(self, number: int) -> Step:
+        """The client comes back and has everything up to ``number``."""
+        covered: dict[str, int] = {}
+        for record in self.records:
+            if isinstance(record.event, e.Output) and record.event.audio_ms:
+                covered.setdefault(record.event.response_id, 0)
+                if record.position <= number:
+                    covered[record.event.response_id] = record.event.start_ms + record.event.audio_ms
+        for response_id, ms in covered.items():
+            ear = self.ears[response_id]
+            ear.handed_ms = min(ear.handed_ms, ms)
+            if response_id in self.sent:
+                self.sent[response_id] = c.Sent(ear.handed_ms, self.sent[response_id].first_ns)
+            if ear.claimed_ms is not None:
+                ear.claimed_ms = min(ear.claimed_ms, ear.handed_ms)
+        result = self.do(c.Attach(f"hash-{self.state.position}", number, tuple(covered.items())))
+        self.number, self.place = number, number
+        return result
+
+    # -- what to look at ---------------------------------------------------------------------------------------
+
+    @property
+    def active(self) -> Response:
+        assert self.state.active is not None
+        return self.state.active
+
+    @property
+    def last(self) -> Response:
+        response = self.state.last_response
+        assert response is not None
+        return response
+
+    def cursor(self) -> c.Cursor:
+        return c.Cursor(self.number, dict(self.sent))
+
+    def events(self, kind: type[E]) -> list[E]:
+        """All events of a kind, in order."""
+        return [record.event for record in self.records if isinstance(record.event, kind)]
+
+    def history(self) -> list[tuple[str, str | None]]:
+        """The conversation as the next lane would be told it."""
+        return [(turn.role, turn.text) for turn in history(self.state)]
+
+    # -- inside ------------------------------------------------------------------------------------------------
+
+    def _write(self, event: e.Event) -> None:
+        """What the store writes by itself."""
+        record = e.Record(self.state.position + 1, self.state.epoch, max(self.now_ns, self.state.at_ns), event)
+        apply(self.state, record)
+        self._take(record)
+
+    def _is_dead(self, record: e.Record) -> bool:
+        return any(epoch > record.epoch and record.position > cursor for epoch, cursor in self.cut_ends.items())
+
+    def _note(self, command: c.Command, result: Step) -> None:
+        for record in result.records:
+            self._take(record)
+        if isinstance(command, c.AckPlayback):
+            for record in result.records:
+                ack = record.event
+                if isinstance(ack, e.PlaybackAck) and ack.source == "client":
+                    self._hear(command, ack.response_id)
+
+    def _hear(self, command: c.AckPlayback, response_id: str) -> None:
+        ear = self.ears[response_id]
+        wanted = command.played_ms if command.committed_ms is None or command.truncate else command.committed_ms
+        heard = max(0, min(wanted, ear.handed_ms))
+        ear.claimed_ms = max(ear.claimed_ms or 0, heard)
+        if command.truncate:
+            ear.limit_ms = heard if ear.limit_ms is None else min(ear.limit_ms, heard)
+
+    def _take(self, record: e.Record) -> None:
+        self.records.append(record)
+        apply(self.replayed, copy.copy(record))
+        event = record.event
+        match event:
+            case e.ResponseStarted():
+                self.started.add(event.response_id)
+                self.ears[event.response_id] = Listener(spoken="audio" in event.modalities)
+            case e.ResponseEnded():
+                self.ends[event.response_id] += 1
+                self.ears[event.response_id].completed = event.status == "completed"
+            case e.Output():
+                ear = self.ears[event.response_id]
+                ear.text += event.text
+                ear.marks.extend((mark.chars, mark.audio_end_ms) for mark in event.marks)
+                ear.produced_ms = event.start_ms + event.audio_ms
+            case e.EpochBump(disposition="cut"):
+                self.cut_ends[event.epoch] = event.cursor
+
+    # -- the promises ------------------------------------------------------------------------------------------
+
+    def check(self, before: tuple[int, ...], result: Step) -> None:
+        check_replay_is_live(self)
+        check_conservation(self)
+        check_heard_only(self, result)
+        check_one_end(self)
+        check_bounded(self)
+        check_fences_grow(before, self.state)
+        check_refusal(result)
+        check_first_fence(self, result)
+
+
+def _marks_of(state: SessionState) -> tuple[int, ...]:
+    return (state.epoch, state.position, state.attachment.generation, state.term, state.at_ns, state.input.now_ms)
+
+
+def check_replay_is_live(world: World) -> None:
+    """replay-is-live: folding the records gives the live state."""
+    assert world.replayed == world.state, "replay-is-live"
+
+
+def check_replay_from_the_start(world: World) -> None:
+    """replay-is-live, the long way: the state from nothing, and each record's effects."""
+    state = SessionState()
+    for record in world.records:
+        apply(state, record)
+        effects_of(record, state)
+    assert state == world.state == fold(world.records), "replay-is-live"
+
+
+def check_conservation(world: World) -> None:
+    """conservation: committed <= played <= sent <= produced, and what was made is pending, sent or invalidated."""
+    cut_epoch = max(world.cut_ends, default=0)
+    for response in world.state.responses.values():
+        where = f"conservation of {response.response_id}: {response}"
+        made, gone, sent = response.produced_ms, response.invalidated_ms, response.sent_ms
+        assert 0 <= response.committed_ms <= response.played_ms <= sent <= made, where
+        assert sent + gone <= made, where
+        if response.cut:
+            assert sent + gone == made, where
+            assert response.epoch < cut_epoch, where
+        else:
+            assert gone == 0, where
+
+
+def check_heard_only(world: World, result: Step) -> None:
+    """heard-only: no text stands in the history, or goes to a lane, that cannot have been heard by now."""
+    for turn in history(world.state):
+        _check_turn(world, turn)
+    for effect in result.effects:
+        if isinstance(effect, fx.OpenLane | fx.Respond):
+            for turn in effect.history:
+                _check_turn(world, turn)
+
+
+def _check_turn(world: World, turn: fx.HistoryTurn) -> None:
+    item = world.state.items.get(turn.item_id)
+    if turn.role != "assistant" or item is None or item.response_id is None:
+        return
+    ear = world.ears[item.response_id]
+    assert turn.text is not None
+    assert ear.text.startswith(turn.text), "heard-only"
+    heard = ear.heard_chars_at_most(world.now_ns)
+    assert len(turn.text) <= heard, f"heard-only: {turn.text!r} of {item.response_id}, at most {heard}: {ear}"
+
+
+def check_one_end(world: World) -> None:
+    """one-end: what ended had started, and ended once; the one that has not ended is the active one."""
+    assert all(count == 1 for count in world.ends.values()), f"one-end: {world.ends}"
+    open_ones = world.started - set(world.ends)
+    active = {world.state.active.response_id} if world.state.active else set()
+    assert open_ones == active, f"one-end: {open_ones} have no end, {active} is active"
+    if world.state.phase is Phase.CLOSED:
+        assert not open_ones, "one-end: a closed session has an open answer"
+
+
+def check_bounded(world: World) -> None:
+    """bounded: everything that waits or is remembered has a bound."""
+    state = world.state
+    side = state.input
+    assert side.pending_bytes == sum(chunk.size_bytes for chunk in side.pending), "bounded: bytes are miscounted"
+    assert side.pending_bytes <= state.config.max_pending_input_bytes, "bounded: pending input"
+    assert len(side.pending) <= PENDING_CHUNKS_MAX, "bounded: pending chunks"
+    # A turn of whose answer nothing was made when the runtime died waits once more.
+    assert len(state.queued) <= state.config.max_pending_commits + 1, "bounded: queued turns"
+    assert len(state.event_ids) <= EVENT_IDS_MAX, "bounded: event ids"
+    assert len(state.responses) <= RESPONSES_MAX, "bounded: responses"
+    assert len(state.items) <= ITEMS_MAX, "bounded: items"
+
+
+def check_fences_grow(before: tuple[int, ...], state: SessionState) -> None:
+    """Epoch, position, generation, term, the log's clock and the input clock never go back."""
+    assert all(old <= new for old, new in zip(before, _marks_of(state), strict=True)), "fences"
+
+
+def check_refusal(result: Step) -> None:
+    """A refusal is one of the table's, and the only record of its step, whatever settles after it."""
+    refused = [record.event for record in result.records if isinstance(record.event, e.Refused)]
+    if result.refusal is None:
+        assert not refused
+        return
+    assert result.refusal.code in CODES
+    assert [event.code for event in refused] == [result.refusal.code]
+    assert isinstance(result.records[0].event, e.Refused)
+
+
+def check_first_fence(world: World, result: Step) -> None:
+    """no-stale-audio, where output comes in: it belongs to an answer of the epoch in which it is recorded."""
+    for record in result.records:
+        if isinstance(record.event, e.Output):
+            response = world.state.responses[record.event.response_id]
+            assert response.epoch == record.epoch, "no-stale-audio: output of a lane that is over"
