@@ -83,6 +83,9 @@ class Player:
         self._spans: list[tuple[int, str, bytearray]] = []
         self._kept_bytes = 0
         self._keep_audio = keep_audio
+        self.tap: bytearray | None = None
+        """When set, everything that sounds is added to it too, silence included: a loudspeaker's feed, emptied by its
+        owner."""
 
     # -- driving --------------------------------------------------------------------------------------------------
 
@@ -135,6 +138,8 @@ class Player:
                 head.dry_at = self._clock
                 head.started = False
             self._start_head()
+        if self.tap is not None and target > self._clock:
+            self.tap += bytes((target - self._clock) * SAMPLE_BYTES)
         self._clock = max(self._clock, target)
 
     # -- facts ----------------------------------------------------------------------------------------------------
@@ -189,6 +194,11 @@ class Player:
         """Everything heard, in order, with its place in time."""
         return [HeardSpan(start, response_id, bytes(pcm)) for start, response_id, pcm in self._spans]
 
+    def recent_pcm(self, duration_ms: int) -> bytes:
+        """The end of the stretch that was heard last: at most ``duration_ms``."""
+        size = duration_ms * self.rate // 1_000 * SAMPLE_BYTES
+        return bytes(self._spans[-1][2][-size:]) if self._spans else b""
+
     def heard_pcm(self, response_id: str) -> bytes:
         """One response as it sounded, from its first sound to its last, with the silence of its underruns."""
         return self._render([span for span in self._spans if span[1] == response_id], None)
@@ -231,6 +241,8 @@ class Player:
         del track.queue[: count * SAMPLE_BYTES]
         if self._keep_audio and self._kept_bytes + len(chunk) <= AUDIO_BYTES_MAX:
             self._keep(track.response_id, chunk)
+        if self.tap is not None:
+            self.tap += chunk
         track.played += count
         self._clock += count
 

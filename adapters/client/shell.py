@@ -119,6 +119,10 @@ class DuplexClientBase:
         """Counts since the client began."""
         return self._core.statistics()
 
+    def response_state(self, response_id: str) -> ResponseState | None:
+        """What is known of a response, while it is remembered."""
+        return self._core.responses.get(response_id)
+
     # -- input ----------------------------------------------------------------------------------------------------
 
     async def append_audio(

@@ -39,9 +39,10 @@ def silence(duration_ms: int) -> bytes:
 class FakeServer:
     """Sessions by id, each with at most one connection; answers as long as ``run`` is running."""
 
-    def __init__(self, *, answer_ms: int = 1_000, lead: float = 4.0) -> None:
+    def __init__(self, *, answer_ms: int = 1_000, later_answers_ms: int | None = None, lead: float = 4.0) -> None:
         self.session = FakeSession()
         self.answer_ms = answer_ms
+        self.later_answers_ms = answer_ms if later_answers_ms is None else later_answers_ms
         self.lead = lead
         """How much faster than real time answers come."""
         self.bell = trio.Event()
@@ -87,7 +88,8 @@ class FakeServer:
                 await self.bell.wait()
             self.plan.pop(0)
             mine = self.session.start_answer()
-            for place in range(self.answer_ms // DELTA_MS):
+            length_ms = self.answer_ms if self.session.answers == 1 else self.later_answers_ms
+            for place in range(length_ms // DELTA_MS):
                 if self.session.active != mine:
                     break
                 self.session.delta(tone(DELTA_MS), f"word{place} ")

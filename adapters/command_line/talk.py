@@ -1,0 +1,181 @@
+"""`duologue talk`: speak to a server from a WAV file, a text or a microphone, and hear it answer."""
+
+from __future__ import annotations
+
+import signal
+from contextlib import AsyncExitStack, ExitStack
+from pathlib import Path
+
+import click
+import trio
+
+from adapters.client.errors import ClientError, ConnectionLost, HandshakeRefused
+from adapters.client.session_config import cascade_session_config
+from adapters.client.trio_client import DuplexClient
+from adapters.command_line.audio_files import BadAudioFile, read_wav
+from adapters.command_line.sound_card import NoSoundCard, open_sound_card
+from adapters.command_line.talk_meter import narrator
+from adapters.command_line.talk_record import TalkRecord
+from adapters.command_line.talk_session import RATE, NoAnswer, SoundCard, Talk, TalkPlan
+
+FAST_SPEED = 8.0
+WAV = click.Path(exists=True, dir_okay=False, path_type=Path)
+
+
+class NoConnection(click.ClickException):
+    """No session came about."""
+
+    exit_code = 1
+
+
+class NotAnswered(click.ClickException):
+    """The session stood, and no answer came in time."""
+
+    exit_code = 3
+
+
+class BrokenOff(click.ClickException):
+    """The session ended in the middle of the talk."""
+
+    exit_code = 4
+
+
+@click.command()
+@click.argument("question", type=WAV, required=False)
+@click.option("--say", "text", metavar="TEXT", help="Type this instead of speaking.")
+@click.option("--mic", is_flag=True, help="Talk with the microphone and loudspeaker, until Ctrl-C. Wear headphones.")
+@click.option("--interrupt", type=WAV, help="A second WAV, spoken over the first answer.")
+@click.option("--after", "after_s", default=1.5, show_default=True, help="Seconds of the answer heard before that.")
+@click.option("--url", default="ws://localhost:8765/v1/realtime", show_default=True, help="The server.")
+@click.option("--model", default=None, help="The server's model, if it has more than one.")
+@click.option("--instructions", default="", help="Instructions for the assistant.")
+@click.option("--api-key", envvar="DUOLOGUE_API_KEY", help="Where the server asks for one [env: DUOLOGUE_API_KEY].")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Save what was heard into this folder.")
+@click.option("--fast", is_flag=True, help=f"Run the talk's clock {FAST_SPEED:g} times as fast.")
+@click.option("--chunk-ms", default=200, show_default=True, type=click.IntRange(10, 2_000), help="Audio in one append.")
+@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for an answer.")
+@click.option("--quiet", is_flag=True, help="Plain lines, no meter, also on a terminal.")
+def talk(
+    question: Path | None,
+    text: str | None,
+    mic: bool,
+    interrupt: Path | None,
+    after_s: float,
+    url: str,
+    model: str | None,
+    instructions: str,
+    api_key: str | None,
+    out: Path | None,
+    fast: bool,
+    chunk_ms: int,
+    timeout_s: float,
+    quiet: bool,
+) -> None:
+    """Speak to a server and hear it answer.
+
+    Streams QUESTION (a WAV file) as a live microphone would, then silence until the answer has been heard.
+    With --out it saves answer_N.wav and conversation.wav as they were heard (you left, the assistant right),
+    summary.json and events.jsonl.
+
+    \b
+    Examples:
+      duologue talk question.wav
+      duologue talk story.wav --interrupt stop.wav --after 1.5 --out talk/
+      duologue talk --say "What is the capital of France?"
+      duologue talk --mic
+
+    Exit codes: 0 all was heard, 1 no connection, 2 wrong usage, 3 no answer in time, 4 the session broke off.
+    """
+    if sum((question is not None, text is not None, mic)) != 1:
+        raise click.UsageError("say what to talk about: a WAV file, or --say TEXT, or --mic (one of them)")
+    try:
+        plan = TalkPlan(
+            question=None if question is None else (question.name, read_wav(question, RATE)),
+            text=text,
+            interrupt=None if interrupt is None else (interrupt.name, read_wav(interrupt, RATE)),
+            after_s=after_s,
+            chunk_ms=chunk_ms,
+            speed=FAST_SPEED if fast and not mic else 1.0,
+            timeout_s=timeout_s,
+        )
+        client = DuplexClient(
+            url, model=model, config=cascade_session_config(instructions=instructions), api_key=api_key
+        )
+    except BadAudioFile as error:
+        raise click.UsageError(str(error)) from None
+    except ValueError as error:
+        raise click.BadParameter(str(error), param_hint="--url") from None
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)
+    trio.run(_talk, client, plan, url, out, mic, quiet)
+
+
+async def _until_interrupt() -> None:
+    """Return at Ctrl-C."""
+    with trio.open_signal_receiver(signal.SIGINT) as signals:
+        async for _ in signals:
+            return
+
+
+async def _talk(client: DuplexClient, plan: TalkPlan, url: str, out: Path | None, mic: bool, quiet: bool) -> None:
+    async with AsyncExitStack() as stack:
+        try:
+            sound: SoundCard | None = stack.enter_context(open_sound_card(RATE)) if mic else None
+            await stack.enter_async_context(client)
+        except NoSoundCard as error:
+            raise NoConnection(str(error)) from None
+        except ClientError as error:
+            raise _no_connection(error, url) from None
+        with ExitStack() as show:
+            shown = show.enter_context(narrator(quiet))
+            run = Talk(client, plan, shown, prebuffer_ms=recommended_prebuffer_ms(client), sound_card=sound)
+            if out is not None:
+                run.record.events = show.enter_context((out / "events.jsonl").open("w", encoding="utf-8"))
+            try:
+                await run.run(_until_interrupt)
+            except NoAnswer as error:
+                raise NotAnswered(f"{error}; the server is up, so look at its log") from None
+            except ClientError as error:
+                raise BrokenOff(f"the session broke off: {error}") from None
+            finally:
+                _leave(run.record, out)
+
+
+def _leave(record: TalkRecord, out: Path | None) -> None:
+    """Write and say what came of it."""
+    if out is not None:
+        record.save(out)
+        click.echo(f"saved to {out}/")
+    summary = record.summary()
+    for answer in summary["answers"]:
+        latency = "-" if answer["latency_ms"] is None else f"{answer['latency_ms']} ms"
+        click.echo(
+            f"{answer['file']}: {answer['status']}, first audio after {latency}, heard {answer['played_ms'] / 1_000:.1f} s"
+            f" of {answer['received_ms'] / 1_000:.1f} s, {answer['underruns']} underruns"
+        )
+    if summary["barge_in"] is not None:
+        click.echo(f"barge-in: silent {summary['barge_in']['speech_to_silence_ms']} ms after the speech began")
+
+
+def recommended_prebuffer_ms(client: DuplexClient) -> int:
+    """What the session object recommends, 0 where it does not say."""
+    session = client.session_info
+    value = session.get("recommended_prebuffer_ms")
+    if value is None and isinstance(session.get("capabilities"), dict):
+        value = session["capabilities"].get("recommended_prebuffer_ms")
+    return int(value) if isinstance(value, int | float) and value > 0 else 0
+
+
+def _no_connection(error: ClientError, url: str) -> click.ClickException:
+    if isinstance(error, ConnectionLost):
+        return NoConnection(f"cannot reach {url}: {error.reason}. Is the server running? Start it with: make serve")
+    if isinstance(error, HandshakeRefused):
+        hint = ""
+        if error.status in (401, 403):
+            hint = " Give a key with --api-key or in DUOLOGUE_API_KEY."
+        elif error.code == "resource_exhausted":
+            hint = " Wait for a session to end, or give the server more sessions."
+        elif error.status == 404:
+            hint = " Is the path right? It is usually /v1/realtime."
+        return NoConnection(f"the server refused the session ({error.code}): {error.message}.{hint}")
+    return NoConnection(f"cannot open a session at {url}: {error}")

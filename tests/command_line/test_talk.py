@@ -1,0 +1,182 @@
+"""`duologue talk` against the fake server on localhost."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+import wave
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import trio
+from click.testing import CliRunner, Result
+
+from adapters.client.player import wav_bytes
+from adapters.command_line.talk import talk
+from tests.client.fake_server import FakeServer, serve, silence, tone
+
+
+@contextmanager
+def running(server: FakeServer) -> Iterator[str]:
+    """The server in a thread of its own; its URL."""
+    ready = threading.Event()
+    url: list[str] = []
+    scope = trio.CancelScope()
+    token: list[trio.lowlevel.TrioToken] = []
+
+    async def main() -> None:
+        token.append(trio.lowlevel.current_trio_token())
+        with scope:
+            async with trio.open_nursery() as nursery:
+                url.append(await nursery.start(serve, server))
+                ready.set()
+
+    thread = threading.Thread(target=trio.run, args=(main,))
+    thread.start()
+    assert ready.wait(5)
+    try:
+        yield url[0]
+    finally:
+        token[0].run_sync_soon(scope.cancel)
+        thread.join(5)
+
+
+def spoken(path: Path, pcm: bytes) -> str:
+    path.write_bytes(wav_bytes(pcm, 24_000))
+    return str(path)
+
+
+def run_talk(*arguments: str) -> Result:
+    return CliRunner().invoke(talk, list(arguments))
+
+
+def summary_of(out: Path) -> dict[str, object]:
+    return json.loads((out / "summary.json").read_text("utf-8"))
+
+
+def samples_of(path: Path) -> np.ndarray:
+    with wave.open(str(path)) as file:
+        return np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, file.getnchannels())
+
+
+@pytest.mark.realtime
+def test_a_question_is_asked_and_its_answer_heard_and_saved(tmp_path: Path) -> None:
+    with running(FakeServer(answer_ms=1_200)) as url:
+        question = spoken(tmp_path / "question.wav", tone(500) + silence(200))
+        result = run_talk(question, "--url", url, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    summary = summary_of(tmp_path / "out")
+    (answer,) = summary["answers"]
+    assert answer["status"] == "completed"
+    assert answer["played_ms"] == answer["received_ms"] == 1_200
+    assert answer["underruns"] == 0
+    assert answer["transcript"].split() == [f"word{place}" for place in range(12)]
+    assert 380 <= answer["latency_ms"] <= 900
+    heard = samples_of(tmp_path / "out" / "answer_1.wav")[:, 0]
+    assert heard.tobytes() == tone(100) * 12
+    both = samples_of(tmp_path / "out" / "conversation.wav")
+    assert both.shape[1] == 2
+    assert abs(both[: 24_000 // 2, 0].astype(float)).max() > 7_000
+    assert abs(both[:, 1].astype(float)).max() > 7_000
+    lines = [json.loads(line) for line in (tmp_path / "out" / "events.jsonl").read_text("utf-8").splitlines()]
+    deltas = [line for line in lines if line["type"] == "response.output_audio.delta"]
+    assert len(deltas) == 12
+    assert all(line["delta"].startswith("<") for line in deltas)
+    assert [line["at_ms"] for line in lines] == sorted(line["at_ms"] for line in lines)
+    assert "token-" not in (tmp_path / "out" / "events.jsonl").read_text("utf-8")
+
+
+@pytest.mark.realtime
+def test_an_interrupted_answer_is_saved_as_far_as_it_was_heard(tmp_path: Path) -> None:
+    with running(FakeServer(answer_ms=8_000, later_answers_ms=500, lead=3.0)) as url:
+        question = spoken(tmp_path / "question.wav", tone(400))
+        stop = spoken(tmp_path / "stop.wav", tone(900))
+        result = run_talk(
+            question,
+            "--interrupt",
+            stop,
+            "--after",
+            "0.5",
+            "--url",
+            url,
+            "--out",
+            str(tmp_path / "out"),
+            "--chunk-ms",
+            "100",
+        )
+    assert result.exit_code == 0, result.output
+    summary = summary_of(tmp_path / "out")
+    first, second = summary["answers"]
+    assert (first["status"], first["was_cut"]) == ("cancelled", True)
+    assert 500 <= first["played_ms"] < 2_000
+    assert second["status"] == "completed"
+    assert second["played_ms"] == 500
+    assert 450 <= summary["barge_in"]["speech_to_silence_ms"] <= 1_000
+    assert len(samples_of(tmp_path / "out" / "answer_1.wav")) == pytest.approx(first["played_ms"] * 24, abs=24)
+
+
+@pytest.mark.realtime
+def test_fast_runs_the_same_talk_in_less_time(tmp_path: Path) -> None:
+    with running(FakeServer(answer_ms=2_000, lead=40.0)) as url:
+        question = spoken(tmp_path / "question.wav", tone(3_000))
+        result = run_talk(question, "--fast", "--url", url, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    summary = summary_of(tmp_path / "out")
+    assert summary["answers"][0]["played_ms"] == 2_000
+    assert summary["duration_ms"] > 5_000
+
+
+def test_a_server_that_is_not_there_is_said_to_be_started(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    result = run_talk(spoken(tmp_path / "q.wav", tone(100)), "--url", f"ws://127.0.0.1:{port}/v1/realtime")
+    assert result.exit_code == 1
+    assert "make serve" in result.output
+
+
+@pytest.mark.realtime
+def test_silence_is_answered_by_nothing_and_that_is_an_error(tmp_path: Path) -> None:
+    with running(FakeServer()) as url:
+        result = run_talk(spoken(tmp_path / "q.wav", silence(200)), "--url", url, "--timeout", "0.5")
+    assert result.exit_code == 3
+    assert "no answer within 0.5 s" in result.output
+
+
+@pytest.mark.realtime
+def test_a_typed_question(tmp_path: Path) -> None:
+    with running(FakeServer(answer_ms=300)) as url:
+        result = run_talk("--say", "hello", "--url", url)
+    assert result.exit_code == 0, result.output
+    assert "assistant: word0 word1 word2" in result.output
+
+
+@pytest.mark.parametrize("arguments", [[], ["--say", "x", "--mic"]])
+def test_one_thing_to_talk_about(arguments: list[str]) -> None:
+    result = run_talk(*arguments)
+    assert result.exit_code == 2
+    assert "one of them" in result.output
+
+
+def test_a_file_that_is_no_wav(tmp_path: Path) -> None:
+    (tmp_path / "q.wav").write_bytes(b"ID3 not a wav")
+    result = run_talk(str(tmp_path / "q.wav"))
+    assert result.exit_code == 2
+    assert "not a WAV file" in result.output
+
+
+def test_a_url_that_is_none(tmp_path: Path) -> None:
+    result = run_talk(spoken(tmp_path / "q.wav", tone(100)), "--url", "localhost:8765")
+    assert result.exit_code == 2
+    assert "ws://host" in result.output
+
+
+def test_a_microphone_without_sounddevice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "sounddevice", None)
+    result = run_talk("--mic")
+    assert result.exit_code == 1
+    assert "pip install" in result.output
