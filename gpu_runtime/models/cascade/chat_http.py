@@ -1,0 +1,152 @@
+"""The language model: any OpenAI-compatible HTTP endpoint (a vLLM server, say), streamed with the standard library."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import socket
+import ssl
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import Any
+from urllib.parse import urlsplit
+
+from gpu_runtime.models.cascade.parts import Cancel, ChatMessage, OnText, PartFailed, Usage
+from gpu_runtime.plugin import ModelUnavailable
+
+TIMEOUT_S = 30.0
+"""For connecting, and for each wait for the next line."""
+
+LINE_BYTES_MAX = 1 << 20
+BODY_BYTES_MAX = 1 << 20
+TOO_LONG = ("context_length_exceeded", "maximum context length", "exceed_context_size")
+"""How endpoints say that a prompt does not fit."""
+
+
+class HttpChatModel:
+    """A LanguageModel behind ``url`` (``http://host:port/v1``). ``model`` None: the first that the endpoint lists."""
+
+    few_shot = False
+    context_tokens = 0
+
+    def __init__(self, url: str, model: str | None, api_key: str | None, parallel: int) -> None:
+        parts = urlsplit(url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            raise ModelUnavailable(f"llm=openai:{url} is no http or https URL")
+        self.parallel = parallel
+        self._secure = parts.scheme == "https"
+        self._host, self._port = parts.hostname, parts.port
+        self._base = parts.path.rstrip("/")
+        self._headers = {"Content-Type": "application/json", "Accept": "text/event-stream"}
+        if api_key:
+            self._headers["Authorization"] = f"Bearer {api_key}"
+        self._model = model or self._first_model(url)
+
+    def generate(self, messages: Sequence[ChatMessage], max_tokens: int, on_text: OnText, cancel: Cancel) -> Usage:
+        """See LanguageModel."""
+        request = {
+            "model": self._model,
+            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "stream": True,
+            "stream_options": {"include_usage": True},
+        }
+        connection = self._connection()
+        forget = cancel.waking(lambda: _break(connection))
+        try:
+            cancel.check()
+            connection.request("POST", f"{self._base}/chat/completions", json.dumps(request), self._headers)
+            if cancel:
+                _break(connection)
+            response = connection.getresponse()
+            if response.status != 200:
+                raise _refused(response)
+            return _read(response, on_text, cancel)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            # a socket that was shut by cancel() fails in one of many ways
+            cancel.check()
+            raise PartFailed("model_unreachable", f"the language model's endpoint failed: {error}") from error
+        finally:
+            forget()
+            connection.close()
+
+    def warm(self, messages: Sequence[ChatMessage], cancel: Cancel) -> None:
+        """Nothing: the endpoint caches as it sees fit, and a request only to warm it would cost its owner."""
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def _connection(self) -> http.client.HTTPConnection:
+        if self._secure:
+            context = ssl.create_default_context()
+            return http.client.HTTPSConnection(self._host, self._port, timeout=TIMEOUT_S, context=context)
+        return http.client.HTTPConnection(self._host, self._port, timeout=TIMEOUT_S)
+
+    def _first_model(self, url: str) -> str:
+        connection = self._connection()
+        try:
+            connection.request("GET", f"{self._base}/models", headers=self._headers)
+            response = connection.getresponse()
+            body = response.read(BODY_BYTES_MAX)
+            if response.status != 200:
+                raise ModelUnavailable(f"{url}/models answered {response.status}; name the model: llm=openai:URL,MODEL")
+            return str(json.loads(body)["data"][0]["id"])
+        except (OSError, http.client.HTTPException) as error:
+            raise ModelUnavailable(f"the language model's endpoint {url} cannot be reached: {error}") from error
+        except (ValueError, KeyError, IndexError, TypeError) as error:
+            raise ModelUnavailable(f"{url}/models lists no model; name it: llm=openai:URL,MODEL") from error
+        finally:
+            connection.close()
+
+
+def _break(connection: http.client.HTTPConnection) -> None:
+    """Make whoever reads from the connection stop at once."""
+    if connection.sock is not None:
+        with suppress(OSError):
+            connection.sock.shutdown(socket.SHUT_RDWR)
+
+
+def _refused(response: http.client.HTTPResponse) -> PartFailed:
+    body = response.read(BODY_BYTES_MAX).decode("utf-8", "replace")
+    code = "lane_full" if any(sign in body for sign in TOO_LONG) else "model_error"
+    # the body may quote the prompt: it is not repeated
+    return PartFailed(code, f"the language model's endpoint answered {response.status} {response.reason}")
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
+    """The JSON of each server-sent event, up to [DONE]. Raises ValueError for what is none."""
+    while line := response.readline(LINE_BYTES_MAX + 1):
+        if len(line) > LINE_BYTES_MAX:
+            raise ValueError("a line is too long")
+        if not line.startswith(b"data:"):
+            continue
+        data = line[5:].strip()
+        if data == b"[DONE]":
+            return
+        event = json.loads(data)
+        if not isinstance(event, dict):
+            raise ValueError("an event is no object")
+        yield event
+
+
+def _read(response: http.client.HTTPResponse, on_text: OnText, cancel: Cancel) -> Usage:
+    tokens_in = tokens_out = pieces = 0
+    finish = ""
+    for event in _events(response):
+        cancel.check()
+        if "error" in event:
+            raise PartFailed("model_error", "the language model's endpoint failed in mid-answer")
+        usage = event.get("usage") or {}
+        tokens_in = int(usage.get("prompt_tokens", tokens_in))
+        tokens_out = int(usage.get("completion_tokens", tokens_out))
+        for choice in event.get("choices") or ():
+            finish = choice.get("finish_reason") or finish
+            text = (choice.get("delta") or {}).get("content")
+            if text:
+                pieces += 1
+                on_text(text)
+    cancel.check()
+    if not finish:
+        raise PartFailed("model_error", "the language model's endpoint broke off in mid-answer")
+    return Usage(tokens_in, tokens_out or pieces, finish == "length")

@@ -1,0 +1,1 @@
+"""English text to phonemes, from lexicons and rules, so that no word is silently dropped."""
