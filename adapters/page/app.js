@@ -8,7 +8,7 @@ import { Link } from "./link.js";
 import { Microphone } from "./microphone.js";
 import { noticeFor, Trouble } from "./notices.js";
 import { Player } from "./player.js";
-import { CHUNK_MS, idMaker, pcm16ToBase64, sessionRequest, socketUrl } from "./protocol.js";
+import { CHUNK_MS, idMaker, pcm16ToBase64, sessionRequest, socketProtocols, socketUrl } from "./protocol.js";
 import { View } from "./view.js";
 
 const LEVEL_MS = 20;
@@ -27,6 +27,9 @@ class App {
     this.userSpeaks = false;
     this.captureClock = new SteadyClock();
     this.capturedMs = 0;
+    // What the server's input clock will show when all that was captured has arrived, and when that was.
+    this.inputMs = 0;
+    this.inputAtMs = 0;
     this.playClock = new SteadyClock();
     this.playClockOf = null;
     this.microphone = new Microphone({ onChunk: (chunk) => this.heardUser(chunk), onLost: () => this.notify("microphone_lost") });
@@ -38,6 +41,7 @@ class App {
     });
     this.link = new Link({
       url: socketUrl(location),
+      protocols: socketProtocols(location),
       session: sessionRequest,
       onEvent: (event) => this.serverSaid(event),
       onState: (state, detail) => this.linkChanged(state, detail),
@@ -183,7 +187,16 @@ class App {
       this.lanes.level("you", atMs, level);
       this.latency.level(atMs, level);
     });
-    if (this.isRunning) this.link.send({ type: "input_audio_buffer.append", audio: pcm16ToBase64(pcm) }, CHUNK_MS);
+    if (!this.isRunning) return;
+    this.inputMs += CHUNK_MS;
+    this.inputAtMs = endMs;
+    this.link.send({ type: "input_audio_buffer.append", audio: pcm16ToBase64(pcm) }, CHUNK_MS);
+  }
+
+  /** The time on the page's clock at which position ``inputMs`` of the input was said. */
+  saidAt(inputMs) {
+    const atMs = this.inputAtMs - (this.inputMs - inputMs);
+    return Number.isFinite(atMs) && this.inputAtMs > 0 ? Math.min(now(), atMs) : now();
   }
 
   answerStarted(_id, outputLatencyMs) {
@@ -214,6 +227,9 @@ class App {
     const prebufferMs = event.session?.recommended_prebuffer_ms;
     if (Number.isFinite(prebufferMs)) this.player.setPrebuffer(Math.max(0, prebufferMs));
     if (event.type === "link.restarted") this.talk.activeResponse = null;
+    if (event.type === "session.created" || event.type === "session.resumed") {
+      this.inputMs = (event.input_ms ?? 0) + this.link.unconfirmed.audioMs;
+    }
     for (const action of this.talk.apply(event)) this.act(action);
     this.refresh();
   }
@@ -233,23 +249,23 @@ class App {
         if (this.link.state === "open") this.notify(action.code, action.message);
         break;
       case "speech":
-        this.speech(action.phase);
+        this.speech(action.phase, this.saidAt(action.inputMs));
+        break;
+      case "overheard":
+        this.lanes.overheard(now() - action.speechMs - CHUNK_MS, now());
         break;
       default:
     }
   }
 
-  speech(phase) {
+  speech(phase, atMs) {
     this.userSpeaks = phase === "started";
     if (phase === "started") {
-      this.latency.speechStarted(now());
-      this.lanes.speechStarted(now() - CHUNK_MS * 3);
-    } else if (phase === "stopped") {
-      this.latency.speechStopped(now());
-      this.lanes.speechStopped(now());
+      this.latency.speechStarted(atMs);
+      this.lanes.speechStarted(atMs);
     } else {
-      this.latency.forget();
-      this.lanes.overheard();
+      this.latency.speechStopped(now());
+      this.lanes.speechStopped(atMs);
     }
   }
 

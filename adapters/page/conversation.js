@@ -1,7 +1,8 @@
 // What was said, as a fold over the server's events. No DOM, no audio, no clock: ``apply`` returns what to do as data.
 //
 // Actions: {type: "play", id, audio}, {type: "end", id}, {type: "cut", id}, {type: "notice", code, message},
-// {type: "speech", phase: started | stopped | overheard}. ``id`` is a response id.
+// {type: "speech", phase: started | stopped, inputMs: on the clock of the input}, {type: "overheard", speechMs}. ``id`` is
+// a response id.
 //
 // An answer's text arrives ahead of its sound. It counts as heard only as far as its audio was really played; what is
 // left of an answer that was cut is shown struck out.
@@ -182,9 +183,9 @@ function cleared(talk, event) {
 function overlapDecision(talk, event) {
   if (event.action === "barge_in") return [{ type: "cut", id: null }];
   // "mm-hmm" over an answer is no turn of its own.
-  const said = talk.turns.findLast((turn) => turn.role === "user");
+  const said = talk.find(event.metadata?.item_id);
   if (said?.phase === "live" && said.text === "") talk.remove(said);
-  return [{ type: "speech", phase: "overheard" }];
+  return [{ type: "overheard", speechMs: event.metadata?.speech_ms ?? 0 }];
 }
 
 function transcribed(talk, event) {
@@ -229,7 +230,7 @@ function responseCreated(talk, event) {
 
 function speechStarted(talk, event) {
   talk.speech(event.item_id);
-  return [{ type: "speech", phase: "started" }];
+  return [{ type: "speech", phase: "started", inputMs: event.audio_start_ms }];
 }
 
 const HANDLERS = {
@@ -240,7 +241,7 @@ const HANDLERS = {
   "conversation.item.truncated": truncated,
   "error": failure,
   "input_audio_buffer.speech_started": speechStarted,
-  "input_audio_buffer.speech_stopped": () => [{ type: "speech", phase: "stopped" }],
+  "input_audio_buffer.speech_stopped": (_talk, event) => [{ type: "speech", phase: "stopped", inputMs: event.audio_end_ms }],
   "output_audio_buffer.cleared": cleared,
   "overlap.decision": overlapDecision,
   "response.created": responseCreated,

@@ -30,21 +30,24 @@ export class LaneHistory {
     }
   }
 
-  speechStarted(nowMs) {
-    this.speechStopped(nowMs);
-    this.speech.push({ fromMs: nowMs, toMs: null, overheard: false });
+  speechStarted(atMs) {
+    this.speechStopped(atMs);
+    this.#addSpeech({ fromMs: atMs, toMs: null, overheard: false });
+  }
+
+  speechStopped(atMs) {
+    const last = this.speech.at(-1);
+    if (last !== undefined) last.toMs ??= atMs;
+  }
+
+  /** Speech over an answer that was judged to be no turn ("mm-hmm"). */
+  overheard(fromMs, toMs) {
+    this.#addSpeech({ fromMs, toMs, overheard: true });
+  }
+
+  #addSpeech(span) {
+    this.speech.push(span);
     if (this.speech.length > SPANS_MAX) this.speech.shift();
-  }
-
-  speechStopped(nowMs) {
-    const last = this.speech.at(-1);
-    if (last !== undefined) last.toMs ??= nowMs;
-  }
-
-  /** The last speech was judged to be no turn ("mm-hmm"). */
-  overheard() {
-    const last = this.speech.at(-1);
-    if (last !== undefined) last.overheard = true;
   }
 
   /** An answer was cut with ``unheardMs`` of its audio already here. */

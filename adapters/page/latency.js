@@ -40,11 +40,6 @@ export class LatencyMeter {
     this.endedMs = nowMs;
   }
 
-  /** Speech that does not count as a turn. */
-  forget() {
-    this.endedMs = null;
-  }
-
   /** The answer's first sample sounds; returns the wait in ms once per question, else null. */
   answered(nowMs) {
     const waited = this.endedMs === null ? null : nowMs - this.endedMs;

@@ -16,14 +16,13 @@ const FIRST_ATTEMPTS = 3;
 const OUTAGE_MS = 60_000;
 const SOCKET_BYTES_MAX = 4 * 1024 * 1024;
 
-// The old session cannot be continued, but a new one can begin.
-const RESTART_CODES = new Set([
-  "session_resume_expired",
-  "invalid_resume_token",
-  "invalid_session_resume",
+// Refusals of a resume after which the same token may be presented again. After any other a new session begins.
+const RETRYABLE_CODES = new Set([
   "session_resume_conflict",
-  "unsupported_session_resume",
-  "resync_required",
+  "runtime_resume_failed",
+  "resource_exhausted",
+  "timeout",
+  "shutdown",
 ]);
 
 /** Milliseconds to wait before attempt ``attempt`` (from 0): doubling from 250 ms to 5 s, the upper half by chance. */
@@ -34,12 +33,12 @@ export function retryDelayMs(attempt, random = Math.random) {
 
 export class Link {
   /**
-   * url: the socket's address; session: () => the session object to ask for; onEvent(event): each server event, once;
+   * url: the socket's address; protocols: subprotocols to propose; session: () => the session object to ask for; onEvent(event): each server event, once;
    * onState(state, detail): see above, ``detail`` is a code for notices.js; world: {WebSocket, setTimeout,
    * clearTimeout, now, random}.
    */
-  constructor({ url, session, onEvent, onState, newEventId, world }) {
-    Object.assign(this, { url, session, onEvent, onState, newEventId, world });
+  constructor({ url, protocols = [], session, onEvent, onState, newEventId, world }) {
+    Object.assign(this, { url, protocols, session, onEvent, onState, newEventId, world });
     this.state = "idle";
     this.socket = null;
     this.timers = new Map();
@@ -85,7 +84,7 @@ export class Link {
 
   #connect() {
     this.#cancelTimers();
-    const socket = new this.world.WebSocket(this.url);
+    const socket = new this.world.WebSocket(this.url, this.protocols);
     this.socket = socket;
     this.greeted = false;
     this.refusal = null;
@@ -211,8 +210,8 @@ export class Link {
     this.socket = null;
     this.#cancelTimers();
     if (reason === "session_replaced") return this.#finish("replaced", "replaced");
-    if (this.refusal !== null && RESTART_CODES.has(this.refusal)) return this.#restart();
-    if (this.refusal !== null) return this.#finish("failed", this.refusal);
+    if (this.refusal !== null && this.ticket === null) return this.#finish("failed", this.refusal);
+    if (this.refusal !== null && !RETRYABLE_CODES.has(this.refusal)) return this.#restart();
     if (code === 1008) return this.#finish("failed", "refused");
     return this.#retry();
   }

@@ -85,7 +85,7 @@ const NOTICES = {
   },
   refused: {
     title: "The server refused the conversation",
-    body: "This page and the server may be of different versions. Reload the page; if that does not help, look into the server’s log.",
+    body: "If it asks for a key, add #key=… to this page’s address. Else reload the page; if that does not help, look into the server’s log.",
     action: "retry",
   },
 };
@@ -123,6 +123,8 @@ const REASONS = {
   idle_ttl_expired: "idle",
   idle_timeout: "idle",
   disconnect_grace_expired: "ended",
+  pause_expired: "idle",
+  session_expired: "ended",
   server_shutdown: "shutdown",
   drain: "shutdown",
   draining: "shutdown",

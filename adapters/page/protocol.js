@@ -24,6 +24,15 @@ export function socketUrl(place) {
   return `${scheme}//${place.host}/v1/realtime?duplex=1&autostart=0`;
 }
 
+/**
+ * Subprotocols that carry the key of a server that asks for one. The key comes from the address's fragment
+ * (``#key=...``), which browsers never send anywhere.
+ */
+export function socketProtocols(place) {
+  const key = new URLSearchParams(place.hash.slice(1)).get("key");
+  return key === null ? [] : ["realtime", `openai-insecure-api-key.${key}`];
+}
+
 /** A function that gives a new id at each call: unguessable prefix, then a counter. */
 export function idMaker(kind, random = Math.random) {
   const prefix = Math.floor(random() * 2 ** 40).toString(36).padStart(8, "0");

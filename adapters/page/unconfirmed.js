@@ -36,9 +36,9 @@ export class Unconfirmed {
     return this.items.map(({ text }) => text);
   }
 
-  clear() {
-    this.items = [];
-    this.bytes = 0;
+  /** How much of the user's voice is kept. */
+  get audioMs() {
+    return this.items.reduce((sum, item) => sum + item.audioMs, 0);
   }
 
   #trim(nowMs) {

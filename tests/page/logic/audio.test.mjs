@@ -3,7 +3,7 @@ import { test } from "node:test";
 
 import { Chunker, mixToMono, Resampler } from "../../../adapters/page/capture-worklet.js";
 import { PlaybackQueue, QUEUE_SECONDS_MAX } from "../../../adapters/page/playback-worklet.js";
-import { base64ToFloat, pcm16ToBase64 } from "../../../adapters/page/protocol.js";
+import { base64ToFloat, pcm16ToBase64, socketProtocols, socketUrl } from "../../../adapters/page/protocol.js";
 
 const tone = (hz, rate, count) => Float32Array.from({ length: count }, (_, n) => Math.sin((2 * Math.PI * hz * n) / rate));
 const rms = (samples) => Math.sqrt(samples.reduce((sum, x) => sum + x * x, 0) / samples.length);
@@ -133,4 +133,11 @@ test("the queue is bounded and says so", () => {
   assert.ok(queue.push("a", ones(10 * QUEUE_SECONDS_MAX)));
   assert.ok(!queue.push("a", ones(1)));
   assert.equal(queue.overflows, 1);
+});
+
+test("the socket is on the page's own server, and a key travels as a subprotocol", () => {
+  const place = new URL("https://example.org:8765/#key=s3cret");
+  assert.equal(socketUrl(place), "wss://example.org:8765/v1/realtime?duplex=1&autostart=0");
+  assert.deepEqual(socketProtocols(place), ["realtime", "openai-insecure-api-key.s3cret"]);
+  assert.deepEqual(socketProtocols(new URL("http://localhost/")), []);
 });

@@ -92,11 +92,20 @@ test("speech has its place where it began, and gets its words later", () => {
   assert.deepEqual(talk.turns.map(({ text }) => text), ["Count.", "One two three four"]);
 });
 
+test("a remark that was never shown takes no other turn with it", () => {
+  const talk = new Conversation();
+  talk.apply({ type: "input_audio_buffer.speech_started", item_id: "u1", audio_start_ms: 0 });
+  answer(talk);
+  talk.apply({ type: "overlap.decision", action: "drop", metadata: { item_id: "u2", speech_ms: 300 } });
+  assert.deepEqual(talk.turns.map(({ id }) => id), ["u1", "i_r1"]);
+});
+
 test("mm-hmm over an answer leaves no turn; a barge-in cuts", () => {
   const talk = new Conversation();
   answer(talk);
   talk.apply({ type: "input_audio_buffer.speech_started", item_id: "u2", audio_start_ms: 0 });
-  assert.deepEqual(talk.apply({ type: "overlap.decision", action: "listen" }), [{ type: "speech", phase: "overheard" }]);
+  const remark = { type: "overlap.decision", action: "listen", metadata: { item_id: "u2", speech_ms: 400 } };
+  assert.deepEqual(talk.apply(remark), [{ type: "overheard", speechMs: 400 }]);
   assert.equal(talk.turns.length, 1);
   talk.apply({ type: "input_audio_buffer.speech_started", item_id: "u3", audio_start_ms: 0 });
   assert.deepEqual(talk.apply({ type: "overlap.decision", action: "barge_in" }), [{ type: "cut", id: null }]);

@@ -178,6 +178,20 @@ test("a session that cannot be resumed makes place for a new one", () => {
   assert.ok(stage.events.includes("z"));
 });
 
+test("a resume that is refused for now is tried again with the same token", () => {
+  const stage = opened();
+  stage.socket.close(1006);
+  for (const code of ["session_resume_conflict", "shutdown"]) {
+    stage.place.sleep(1_000);
+    stage.socket.accept();
+    stage.socket.say({ type: "error", error: { code, message: "" } });
+    stage.socket.close(1012);
+  }
+  stage.place.sleep(2_000);
+  stage.socket.accept();
+  assert.equal(stage.socket.sent[0].resume_token, "t1");
+});
+
 test("another window took it: no reconnection", () => {
   const stage = opened();
   stage.socket.say({ type: "session.replaced", session_id: "s1", attachment_generation: 1 });
