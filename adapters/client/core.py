@@ -73,7 +73,7 @@ class ClientCore:
         self.generation = credentials.generation if credentials else 0
         self.attempt = 0
         self._token = credentials.resume_token if credentials else None
-        self._line = NumberLine(credentials.last_number if credentials else 0, joined_running=credentials is not None)
+        self._line = NumberLine(credentials.last_number if credentials else None)
         self._conversation = Conversation(self._line, options.ack_ms)
         self._id_prefix = id_prefix
         self._ids = 0

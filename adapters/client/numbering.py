@@ -37,17 +37,21 @@ class _Hole:
 class NumberLine:
     """Where one client stands in one session's stream."""
 
-    def __init__(self, last: int = 0, *, joined_running: bool = False) -> None:
-        self.last = last
+    def __init__(self, last: int | None = None) -> None:
+        """``last`` is what an earlier client had; None: the stream begins with the first number that comes."""
+        self.last = last or 0
+        self._anchored = last is not None
         self.duplicates = 0
         self.skipped = 0
         self.lost: list[tuple[int, int]] = []
         self._dead: Ranges = ()
         self._holes: list[_Hole] = []
-        self._running: set[str] = {UNSEEN} if joined_running else set()
+        self._running: set[str] = set() if last is None else {UNSEEN}
 
     def arrived(self, number: int) -> bool:
         """Take a number. False: it came before, drop the event. A jump opens a hole."""
+        if not self._anchored:
+            self._anchored, self.last = True, number - 1
         if number <= self.last:
             self.duplicates += 1
             return False
