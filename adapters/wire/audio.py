@@ -39,15 +39,16 @@ class OutputEncoder:
     def __init__(self) -> None:
         self._response_id: str | None = None
         self._resampler: Resampler | None = None
-        self._target = AudioFormat()
+        self.target = AudioFormat()
+        """The format of the response that is being encoded."""
 
     def encode(self, response_id: str | None, body: bytes, rate: int, target: AudioFormat) -> bytes:
         """pcm16 at ``rate`` -> ``target``; the same bytes when nothing is to be done. A response keeps the format with
         which it began."""
         if response_id != self._response_id or response_id is None:
-            self._response_id, self._target = response_id, target
+            self._response_id, self.target = response_id, target
             self._resampler = None if rate == target.rate else Resampler(rate, target.rate)
-        target = self._target
+        target = self.target
         if self._resampler is None and target.encoding == PCM16:
             return body
         samples = np.frombuffer(body, "<i2").astype(np.float32)

@@ -8,7 +8,10 @@ from typing import Any
 from adapters.wire.schema import names
 from adapters.wire.schema.errors import SERVER_ERROR, error_type
 
-_SERVER_CODES = frozenset({"runtime_unavailable", "model_error"})
+_SERVER_CODES = frozenset({"runtime_unavailable", "model_error", "store_unavailable"})
+
+OWN_EVENT_PREFIX = "server."
+"""Begins the event ids that a server gives to commands of clients that name none; they are never shown."""
 
 
 class Problem(Exception):
@@ -34,7 +37,7 @@ def error_body(
         "code": code,
         "message": message,
         "param": param,
-        "event_id": event_id,
+        "event_id": None if event_id is not None and event_id.startswith(OWN_EVENT_PREFIX) else event_id,
     }
     if retryable is not None:
         body["retryable"] = retryable

@@ -1,0 +1,233 @@
+"""What is answered at which path. Plain requests are answered here; a WebSocket is handed to its dialect."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+from urllib.parse import unquote
+
+import trio
+from trio_websocket import WebSocketConnection, wrap_server_stream
+
+from adapters import page
+from adapters.server import access
+from adapters.server.conversation import Conversation
+from adapters.server.http import (
+    BadRequest,
+    HttpConnection,
+    Request,
+    Response,
+    error_response,
+    json_response,
+)
+from adapters.server.metrics import CONTENT_TYPE, Metrics
+from adapters.server.service import Service
+from adapters.server.settings import ServerSettings
+from adapters.wire.dialect import Dialect
+from adapters.wire.dialects import DUPLEX, OPENAI
+
+log = logging.getLogger("duologue.server")
+
+MESSAGE_BYTES_MAX = 16 * 1024 * 1024
+"""The WebSocket layer's bound, above the dialects' own: those answer with an error, this one closes with 1009."""
+
+RECEIVE_BYTES = 64 * 1024
+MESSAGES_AHEAD = 2
+REALTIME_PATH = "/v1/realtime"
+_DUPLEX_ON = frozenset({"1", "true", "on"})
+
+
+class Application:
+    """One server's connections. ``service`` is None while the model loads."""
+
+    def __init__(self, settings: ServerSettings, metrics: Metrics) -> None:
+        self.settings = settings
+        self.metrics = metrics
+        self.service: Service | None = None
+        self.draining = False
+        self.connections = 0
+        self._routes: dict[str, Callable[[Request], Response]] = {
+            "/healthz": self._healthz,
+            "/readyz": self._readyz,
+            "/metrics": self._metrics,
+            "/v1/models": self._models,
+        }
+
+    # -- connections ----------------------------------------------------------------------------------------------
+
+    async def handle(self, stream: trio.abc.Stream) -> None:
+        """One TCP connection. The one boundary: whatever goes wrong in here is logged and ends this connection only."""
+        self.connections += 1
+        try:
+            async with stream:
+                await self._serve(stream)
+        except Exception:
+            log.exception("a connection failed")
+        finally:
+            self.connections -= 1
+
+    async def _serve(self, stream: trio.abc.Stream) -> None:
+        http = HttpConnection(stream)
+        timeout_s = self.settings.head_timeout_s
+        try:
+            more = True
+            while more:
+                request = await http.receive(timeout_s)
+                if request is None:
+                    return
+                if request.upgrades:
+                    await self._upgrade(request, http)
+                    return
+                with trio.fail_after(self.settings.send_timeout_s):
+                    more = await http.respond(
+                        self.respond(request), head_only=request.method == "HEAD", last=self._crowded() or self.draining
+                    )
+                timeout_s = self.settings.keep_alive_s
+        except BadRequest as bad:
+            with trio.move_on_after(self.settings.send_timeout_s):
+                await http.refuse(bad)
+        except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
+            return  # the peer went away, or does not read
+
+    def _crowded(self) -> bool:
+        return self.connections > self.settings.connections_max
+
+    # -- plain requests -------------------------------------------------------------------------------------------
+
+    def respond(self, request: Request) -> Response:
+        """The answer to a plain request."""
+        if self._crowded():
+            return error_response(503, "too_many_connections", "Too many connections; try again later.", RETRY)
+        route = self._routes.get(request.path)
+        asset = page.asset_for_path(request.path) if route is None else None
+        if route is None and asset is None:
+            if request.path in (REALTIME_PATH, "/v1/duplex"):
+                headers = (("upgrade", "websocket"), ("connection", "upgrade"))
+                return error_response(426, "upgrade_required", "This path is a WebSocket.", headers)
+            return error_response(404, "not_found", "There is nothing at this path.")
+        if request.method not in ("GET", "HEAD"):
+            return error_response(405, "method_not_allowed", "Only GET is answered here.", (("allow", "GET, HEAD"),))
+        if request.path.startswith("/v1/") and not access.has_key(request, self.settings):
+            return UNAUTHORIZED
+        if route is not None:
+            return route(request)
+        assert asset is not None
+        return _asset_response(request, asset)
+
+    def _healthz(self, request: Request) -> Response:
+        return json_response(200, {"status": "ok"})
+
+    def _readyz(self, request: Request) -> Response:
+        reason = self.not_ready()
+        if reason is None:
+            return json_response(200, {"ready": True})
+        return json_response(503, {"ready": False, "reason": reason}, RETRY)
+
+    def not_ready(self) -> str | None:
+        """Why no new session can be opened now, None when one can."""
+        if self.draining:
+            return "draining"
+        if self.service is None:
+            return "loading"
+        if self.service.runtime.capabilities is None:
+            return "runtime_restarting"
+        return None
+
+    def _metrics(self, request: Request) -> Response:
+        return Response(200, self.metrics.render(), CONTENT_TYPE)
+
+    def _models(self, request: Request) -> Response:
+        model: dict[str, Any] = {
+            "id": self.settings.model,
+            "object": "model",
+            "created": 0,
+            "owned_by": "duologue",
+        }
+        capabilities = self.service.runtime.capabilities if self.service is not None else None
+        if capabilities is not None:
+            model["unit_ms"] = capabilities.unit_ms
+            model["output_rate"] = capabilities.output_rate
+            model["voices"] = list(capabilities.voices)
+            model["recommended_prebuffer_ms"] = capabilities.prebuffer_ms
+        return json_response(200, {"object": "list", "data": [model]})
+
+    # -- WebSockets -----------------------------------------------------------------------------------------------
+
+    async def _upgrade(self, request: Request, http: HttpConnection) -> None:
+        dialect = dialect_of(request)
+        refusal = self._upgrade_refusal(request, dialect)
+        if refusal is not None or dialect is None or self.service is None:
+            self.metrics.upgrades.labels("refused").inc()
+            assert refusal is not None
+            with trio.fail_after(self.settings.send_timeout_s):
+                await http.respond(refusal, last=True)
+            return
+        self.metrics.upgrades.labels("accepted").inc()
+        stream = http.upgraded()
+        async with trio.open_nursery() as nursery:
+            with trio.fail_after(self.settings.head_timeout_s):
+                proposal = await wrap_server_stream(
+                    nursery,
+                    stream,
+                    message_queue_size=MESSAGES_AHEAD,
+                    max_message_size=MESSAGE_BYTES_MAX,
+                    receive_buffer_size=RECEIVE_BYTES,
+                )
+                chosen = access.SUBPROTOCOL if access.SUBPROTOCOL in access.subprotocols(request) else None
+                connection: WebSocketConnection = await proposal.accept(subprotocol=chosen)
+            await Conversation(self.service, dialect, connection, stream, request.query).run()
+            with trio.move_on_after(self.settings.send_timeout_s):
+                await connection.aclose()
+            nursery.cancel_scope.cancel()
+
+    def _upgrade_refusal(self, request: Request, dialect: Dialect | None) -> Response | None:
+        """Why this request gets no WebSocket; in HTTP, since there is nothing else to say it in."""
+        if dialect is None:
+            return error_response(404, "not_found", "There is no WebSocket at this path.")
+        if request.method != "GET" or request.header("sec-websocket-version") != "13":
+            headers = (("sec-websocket-version", "13"),)
+            return error_response(426, "bad_handshake", "A WebSocket handshake of version 13 is understood.", headers)
+        if not _is_key(request.header("sec-websocket-key")):
+            return error_response(400, "bad_handshake", "'Sec-WebSocket-Key' is not 16 bytes of base64.")
+        if not access.has_key(request, self.settings):
+            return UNAUTHORIZED
+        if not access.origin_allowed(request, self.settings):
+            return error_response(403, "origin_not_allowed", "Pages of that origin may not connect.")
+        if self._crowded():
+            return error_response(503, "too_many_connections", "Too many connections; try again later.", RETRY)
+        if self.draining or self.service is None:
+            text = "The server is shutting down." if self.draining else "The model is still loading; try again soon."
+            return error_response(503, "shutdown" if self.draining else "loading", text, RETRY, retryable=True)
+        return None
+
+
+def dialect_of(request: Request) -> Dialect | None:
+    """Which dialect a path and its query name."""
+    path = unquote(request.path)
+    if path == "/v1/duplex":
+        return DUPLEX
+    if path != REALTIME_PATH:
+        return None
+    return DUPLEX if request.query.get("duplex", "").lower() in _DUPLEX_ON else OPENAI
+
+
+def _is_key(text: str) -> bool:
+    return len(text) == 24 and text.endswith("==") and text[:-2].replace("+", "a").replace("/", "a").isalnum()
+
+
+def _asset_response(request: Request, asset: page.Asset) -> Response:
+    headers = (("etag", asset.etag), ("cache-control", "no-cache"), *_PAGE_HEADERS)
+    known = [tag.strip().removeprefix("W/") for tag in request.header("if-none-match").split(",")]
+    if asset.etag in known:
+        return Response(304, b"", asset.content_type, headers)
+    return Response(200, asset.body, asset.content_type, headers)
+
+
+RETRY = (("retry-after", "2"),)
+UNAUTHORIZED = error_response(
+    401, "invalid_api_key", "This server needs an API key.", (("www-authenticate", "Bearer"),)
+)
+_PAGE_HEADERS = tuple(
+    (name.lower(), value) for name, value in page.SECURITY_HEADERS.items() if name.lower() != "x-content-type-options"
+)

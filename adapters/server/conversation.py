@@ -1,0 +1,333 @@
+"""One WebSocket from its first frame to its last: the handshake of its dialect, then frames in, commands out.
+
+Writing is the actor's: its sender takes what the stream has. This module reads, translates and posts, and never waits
+for a session but once: after a change of the configuration, since the frames that follow are read in its light.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import attrs
+import msgspec
+import trio
+from trio_websocket import ConnectionClosed, WebSocketConnection
+
+from adapters.server.metrics import WireMeter
+from adapters.server.service import Service
+from adapters.server.socket import WebSocket
+from adapters.wire import fields
+from adapters.wire.dialect import Answer, Ask, Dialect
+from adapters.wire.duplex.translation import session_body
+from adapters.wire.problems import OWN_EVENT_PREFIX, Problem, error_body
+from adapters.wire.schema import names
+from adapters.wire.settings import with_capabilities
+from core.actors.attachment import Attachment
+from core.actors.mailbox import MailboxFull
+from core.actors.session import Session, SessionGone
+from core.actors.supervisor import Draining, ResumeRefused, SessionsFull
+from core.ports.store import StoreError
+from core.session import commands as c
+from core.session.config import SessionConfig
+
+TRY_AGAIN_LATER = 1013
+SERVICE_RESTART = 1012
+POLICY_VIOLATION = 1008
+
+RETRY_AFTER_MS = 2_000
+DECIDE_TIMEOUT_S = 5.0
+
+_OFF = frozenset({"0", "false", "no", "off"})
+_ON = frozenset({"1", "true", "yes", "on"})
+
+
+class Refused(Exception):
+    """No session for this client: what to tell it, and how to close."""
+
+    def __init__(self, event: Mapping[str, Any], close_code: int, reason: str) -> None:
+        super().__init__(reason)
+        self.event = event
+        self.close_code = close_code
+        self.reason = reason
+
+
+@attrs.define
+class Conversation:
+    """One client's connection. ``query`` is that of the URL; ``stream`` is what lies below the connection."""
+
+    service: Service
+    dialect: Dialect
+    connection: WebSocketConnection
+    stream: trio.abc.Stream
+    query: Mapping[str, str]
+    session: Session | None = None
+    attachment: Attachment | None = None
+    meter: WireMeter | None = None
+    _asides: int = 0
+    _updates: int = 0
+
+    async def run(self) -> None:
+        """Until the client or the session is gone. Raises only for faults of ours."""
+        try:
+            first = await self._open()
+            await self._converse(first)
+        except ConnectionClosed:
+            pass
+        except Refused as refusal:
+            await self._tell(refusal.event)
+            await self._close(refusal.close_code, refusal.reason)
+        finally:
+            if self.session is not None and self.attachment is not None:
+                self.session.detach(self.attachment, "client_gone")
+
+    # -- the handshake --------------------------------------------------------------------------------------------
+
+    async def _open(self) -> Mapping[str, Any] | None:
+        """Get a session; the first event, where it is still to be carried out."""
+        if not self.dialect.resumable or self._starts_by_itself():
+            await self._open_session({})
+            return None
+        try:
+            with trio.fail_after(self.service.settings.first_frame_s):
+                event = await self._first_event()
+        except trio.TooSlowError:
+            text = f"No first message came within {self.service.settings.first_frame_s:g} s."
+            raise self._refusal("config_timeout", text, POLICY_VIOLATION) from None
+        kind = self.dialect.aliases.get(event["type"], event["type"])
+        if kind == names.SESSION_RESUME:
+            await self._resume(event)
+            return None
+        if kind == names.SESSION_UPDATE:
+            await self._open_or_explain(event)
+            return None
+        await self._open_session({})
+        return event
+
+    def _starts_by_itself(self) -> bool:
+        """A client that names its model in the URL need not say a word, unless it asks to."""
+        asks_to_wait = self.query.get("autostart", "").lower() in _OFF or self.query.get("resume", "").lower() in _ON
+        return bool(self.query.get("model")) and not asks_to_wait
+
+    async def _first_event(self) -> Mapping[str, Any]:
+        while True:
+            frame = await self.connection.get_message()
+            try:
+                return fields.parse_event(frame)
+            except Problem as problem:
+                await self._explain(problem)
+
+    async def _open_or_explain(self, event: Mapping[str, Any]) -> None:
+        try:
+            await self._open_session(session_body(event))
+        except Problem as problem:
+            problem.event_id = event.get("event_id")
+            raise Refused(self.dialect.problem(problem), POLICY_VIOLATION, problem.code) from None
+
+    async def _open_session(self, changes: Mapping[str, Any]) -> None:
+        config = self._opening_config(changes)
+        supervisor = self.service.supervisor
+        try:
+            session = await supervisor.open(config, self.dialect.make_projection())
+        except SessionsFull as full:
+            text = f"This server holds {full.limit} sessions already; try again later."
+            raise self._refusal("resource_exhausted", text, TRY_AGAIN_LATER, retryable=True) from None
+        except Draining:
+            raise self._refusal("shutdown", "The server is shutting down.", SERVICE_RESTART, retryable=True) from None
+        except StoreError:
+            text = "The session's log cannot be written at the moment."
+            raise self._refusal("store_unavailable", text, TRY_AGAIN_LATER, retryable=True) from None
+        self._attach(session, None)
+
+    def _opening_config(self, changes: Mapping[str, Any]) -> SessionConfig:
+        base = with_capabilities(
+            self.service.settings.defaults_of(self.dialect.name), self.service.runtime.capabilities
+        )
+        model = self.query.get("model")
+        named = {"model": model, **changes} if model and "model" not in changes else changes
+        return self.dialect.open_config(named, base)
+
+    async def _resume(self, event: Mapping[str, Any]) -> None:
+        try:
+            session_id = fields.required_id(event, "session_id")
+            token = fields.required_id(event, "resume_token")
+            number = fields.whole(
+                event.get("last_received_server_event_seq", 0), "last_received_server_event_seq", 0, 2**53
+            )
+        except Problem as problem:
+            raise self._refusal(
+                "invalid_session_resume", problem.message, POLICY_VIOLATION, param=problem.param
+            ) from None
+        try:
+            session = await self.service.supervisor.resume(session_id, token, number)
+        except ResumeRefused as refused:
+            raise self._resume_refusal(session_id, refused) from None
+        except SessionsFull as full:
+            text = f"This server holds {full.limit} sessions already; try again later."
+            raise self._refusal("resource_exhausted", text, TRY_AGAIN_LATER, retryable=True) from None
+        except Draining:
+            raise self._refusal("shutdown", "The server is shutting down.", SERVICE_RESTART, retryable=True) from None
+        except StoreError:
+            text = "The session's log cannot be read at the moment."
+            raise self._refusal("runtime_resume_failed", text, TRY_AGAIN_LATER, retryable=True) from None
+        if session.state.dialect != self.dialect.name:
+            raise self._refusal("unsupported_session_resume", "The session speaks another dialect.", POLICY_VIOLATION)
+        self._attach(session, number)
+
+    def _resume_refusal(self, session_id: str, refused: ResumeRefused) -> Refused:
+        if refused.code == "resync_required":
+            event = {
+                "type": names.SESSION_RESYNC_REQUIRED,
+                "session_id": session_id,
+                "reason": "journal_gap",
+                "message": refused.message,
+            }
+            return Refused(event, POLICY_VIOLATION, refused.code)
+        return self._refusal(refused.code, refused.message, POLICY_VIOLATION)
+
+    def _attach(self, session: Session, number: int | None) -> None:
+        self.meter = WireMeter(self.service.metrics, session.session_id)
+        socket = WebSocket(
+            self.connection,
+            self.stream,
+            send_timeout_s=self.service.settings.send_timeout_s,
+            farewell=self._farewell,
+            on_encoded=self.meter.encoded,
+        )
+        attachment = self.service.supervisor.attachment(socket, number)
+        try:
+            session.attach(attachment)
+        except (MailboxFull, SessionGone):
+            raise self._refusal("session_resume_expired", "The session has ended.", POLICY_VIOLATION) from None
+        self.session, self.attachment = session, attachment
+
+    def _farewell(self, code: int, reason: str) -> Mapping[str, Any] | None:
+        """What is said to a client whose stream another one has taken."""
+        if not self.dialect.resumable or reason != "session_replaced":
+            return None
+        assert self.session is not None
+        assert self.attachment is not None
+        return {
+            "type": names.SESSION_REPLACED,
+            "session_id": self.session.session_id,
+            "attachment_generation": self.attachment.generation,
+        }
+
+    # -- the conversation -----------------------------------------------------------------------------------------
+
+    async def _converse(self, first: Mapping[str, Any] | None) -> None:
+        session, attachment = self.session, self.attachment
+        assert session is not None
+        assert attachment is not None
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._follow, attachment)
+            with trio.move_on_after(DECIDE_TIMEOUT_S):
+                while not attachment.generation and not attachment.closed.is_set():
+                    await session.stream_moved(attachment)
+            if attachment.generation:
+                await self._read(session, attachment, first)
+            else:
+                await self._close(SERVICE_RESTART, "resume")  # the session ended before it could take this client
+            nursery.cancel_scope.cancel()
+
+    async def _follow(self, attachment: Attachment) -> None:
+        """Close the connection of an attachment that is over, however it ended."""
+        await attachment.closed.wait()
+        await self._close(attachment.close_code or SERVICE_RESTART, attachment.close_reason or "resume")
+
+    async def _read(self, session: Session, attachment: Attachment, first: Mapping[str, Any] | None) -> None:
+        event, confirmed = first, False
+        while True:
+            try:
+                if event is not None:
+                    await self._carry_out(event)
+                frame = await self.connection.get_message()
+                if not confirmed:
+                    session.first_frame(attachment)
+                    confirmed = True
+                event = fields.parse_event(frame)
+            except Problem as problem:
+                self._answer(problem)
+                event = None
+            except (ConnectionClosed, SessionGone):
+                return
+
+    async def _carry_out(self, event: Mapping[str, Any]) -> None:
+        session = self.session
+        assert session is not None
+        assert self.attachment is not None
+        try:
+            steps = self.dialect.translate_event(event, session.state, session.outbox.head)
+            for step in steps:
+                match step:
+                    case Ask():
+                        await self._post(step)
+                    case Answer():
+                        session.answer(self.attachment, step.payload)
+        except MailboxFull:
+            text = "More input waits than this session may hold; this event was dropped."
+            self._answer(Problem("input_backpressure", text, None, event.get("event_id")))
+        except Problem as problem:
+            self._answer(problem)
+
+    async def _post(self, ask: Ask) -> None:
+        session, command = self.session, ask.command
+        assert session is not None
+        if isinstance(command, c.CancelOutput) and self.meter is not None:
+            self.meter.asked_to_cut()
+        if not isinstance(command, c.UpdateConfig):
+            session.post(command, ask.bodies)
+            return
+        if command.event_id is None:
+            self._updates += 1
+            assert self.attachment is not None
+            own_id = f"{OWN_EVENT_PREFIX}{self.attachment.generation}.{self._updates}"
+            command = attrs.evolve(command, event_id=own_id)
+        session.post(command)
+        await self._until_decided(session, command)
+
+    async def _until_decided(self, session: Session, command: c.UpdateConfig) -> None:
+        assert self.attachment is not None
+        with trio.move_on_after(DECIDE_TIMEOUT_S):
+            while session.state.config is not command.config and command.event_id not in session.state.event_ids:
+                await session.stream_moved(self.attachment)
+
+    # -- answers --------------------------------------------------------------------------------------------------
+
+    def _answer(self, problem: Problem) -> None:
+        assert self.session is not None
+        assert self.attachment is not None
+        self.service.metrics.problems.labels(problem.code).inc()
+        self.session.answer(self.attachment, self.dialect.problem(problem))
+
+    async def _explain(self, problem: Problem) -> None:
+        self.service.metrics.problems.labels(problem.code).inc()
+        await self._tell(self.dialect.problem(problem))
+
+    async def _tell(self, event: Mapping[str, Any]) -> None:
+        """Say something before there is a session."""
+        self._asides += 1
+        payload = {"event_id": f"event_unattached_{self._asides}", **event}
+        with trio.move_on_after(self.service.settings.send_timeout_s):
+            try:
+                await self.connection.send_message(msgspec.json.encode(payload).decode())
+            except ConnectionClosed:
+                return
+
+    async def _close(self, code: int, reason: str) -> None:
+        with trio.move_on_after(self.service.settings.send_timeout_s):
+            await self.connection.aclose(code, reason)
+
+    def _refusal(
+        self,
+        code: str,
+        message: str,
+        close_code: int,
+        *,
+        retryable: bool | None = None,
+        param: str | None = None,
+    ) -> Refused:
+        body = error_body(self.dialect.rename(code), message, param, retryable=retryable)
+        if retryable:
+            body["retry_after_ms"] = RETRY_AFTER_MS
+        return Refused({"type": names.ERROR, "error": body}, close_code, code)

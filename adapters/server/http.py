@@ -1,0 +1,205 @@
+"""The front: reads one request's head, and knows nothing of what is behind it.
+
+h11 parses; this shell reads, writes and keeps the time. The raw bytes of the head are kept, so that a request to upgrade
+can be handed to the WebSocket library as it came.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+import attrs
+import h11
+import trio
+
+HEAD_BYTES_MAX = 16 * 1024
+BODY_BYTES_MAX = 64 * 1024
+READ_BYTES = 64 * 1024
+
+
+@attrs.frozen
+class Request:
+    """A request as far as this server reads them. Header names are lower case; of a repeated one, values are joined."""
+
+    method: str
+    path: str
+    query: Mapping[str, str]
+    headers: Mapping[str, str]
+    body: bytes = b""
+
+    def header(self, name: str) -> str:
+        """A header's value, "" when it is not there."""
+        return self.headers.get(name, "")
+
+    @property
+    def upgrades(self) -> bool:
+        """Whether it asks for a WebSocket."""
+        tokens = [token.strip().lower() for token in self.header("connection").split(",")]
+        return "upgrade" in tokens and self.header("upgrade").lower() == "websocket"
+
+
+@attrs.frozen
+class Response:
+    """An answer with a whole body."""
+
+    status: int
+    body: bytes = b""
+    content_type: str = "application/json"
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class BadRequest(Exception):
+    """The peer does not speak HTTP, or too much of it. ``status`` is the answer."""
+
+    def __init__(self, status: int, reason: str) -> None:
+        super().__init__(reason)
+        self.status = status
+        self.reason = reason
+
+
+def json_response(status: int, payload: object, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    """A JSON answer."""
+    return Response(status, json.dumps(payload).encode() + b"\n", "application/json", headers)
+
+
+def error_response(
+    status: int, code: str, message: str, headers: tuple[tuple[str, str], ...] = (), **extra: Any
+) -> Response:
+    """An error in the shape that OpenAI's clients read from HTTP."""
+    kind = "server_error" if status >= 500 else "invalid_request_error"
+    return json_response(status, {"error": {"type": kind, "code": code, "message": message, **extra}}, headers)
+
+
+class ReplayStream(trio.abc.Stream):
+    """A stream whose first bytes were read already. ``broken`` closes it without ceremony."""
+
+    def __init__(self, stream: trio.abc.Stream, read: bytes) -> None:
+        self._stream = stream
+        self._read = read
+
+    async def receive_some(self, max_bytes: int | None = None) -> bytes:
+        """The replayed bytes first."""
+        if not self._read:
+            return bytes(await self._stream.receive_some(max_bytes))
+        await trio.lowlevel.checkpoint()
+        given, self._read = self._read[:max_bytes], self._read[len(self._read[:max_bytes]) :]
+        return given
+
+    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
+        """See trio.abc.SendStream."""
+        await self._stream.send_all(data)
+
+    async def wait_send_all_might_not_block(self) -> None:
+        """See trio.abc.SendStream."""
+        await self._stream.wait_send_all_might_not_block()
+
+    async def aclose(self) -> None:
+        """See trio.abc.AsyncResource."""
+        await self._stream.aclose()
+
+
+class HttpConnection:
+    """One TCP connection, request after request."""
+
+    def __init__(self, stream: trio.abc.Stream) -> None:
+        self._stream = stream
+        self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
+        self._raw = b""
+
+    async def receive(self, timeout_s: float) -> Request | None:
+        """The next request, whole; None when the peer is done. Raises BadRequest; ``timeout_s`` is for all of it, and a
+        peer that sent nothing of one is done."""
+        with trio.move_on_after(timeout_s) as scope:
+            return await self._receive()
+        assert scope.cancelled_caught
+        if self._raw:
+            raise BadRequest(408, "the request took too long")
+        return None
+
+    async def _receive(self) -> Request | None:
+        head: h11.Request | None = None
+        body = b""
+        while True:
+            event = await self._next_event()
+            if isinstance(event, h11.Request):
+                head = event
+                request = _request(head)
+                if request.upgrades:
+                    return request
+            elif isinstance(event, h11.Data):
+                body += bytes(event.data)
+                if len(body) > BODY_BYTES_MAX:
+                    raise BadRequest(413, f"a body may have {BODY_BYTES_MAX} bytes")
+            elif isinstance(event, h11.EndOfMessage):
+                assert head is not None
+                return attrs.evolve(request, body=body)
+            elif isinstance(event, h11.ConnectionClosed):
+                return None
+
+    async def _next_event(self) -> Any:
+        while True:
+            try:
+                event = self._h11.next_event()
+            except h11.RemoteProtocolError as error:
+                raise BadRequest(error.error_status_hint or 400, str(error)) from None
+            if event is h11.PAUSED:
+                raise BadRequest(400, "a request came before the last one was answered")
+            if event is not h11.NEED_DATA:
+                return event
+            if self._h11.they_are_waiting_for_100_continue:
+                await self._write(self._h11.send(h11.InformationalResponse(status_code=100, headers=[])))
+            try:
+                data = bytes(await self._stream.receive_some(READ_BYTES))
+            except (trio.BrokenResourceError, trio.ClosedResourceError):
+                data = b""
+            self._raw += data
+            self._h11.receive_data(data)
+
+    async def respond(self, response: Response, *, head_only: bool = False, last: bool = False) -> bool:
+        """Answer; whether another request may follow."""
+        headers = [
+            ("content-type", response.content_type),
+            ("content-length", str(len(response.body))),
+            ("x-content-type-options", "nosniff"),
+            *response.headers,
+        ]
+        if last:
+            headers.append(("connection", "close"))
+        reason = HTTPStatus(response.status).phrase
+        out = self._h11.send(h11.Response(status_code=response.status, headers=headers, reason=reason.encode()))
+        assert out is not None
+        if not head_only and response.status != 304:
+            out += self._h11.send(h11.Data(data=response.body)) or b""
+        await self._write(out + (self._h11.send(h11.EndOfMessage()) or b""))
+        if last or self._h11.our_state is not h11.DONE or self._h11.their_state is not h11.DONE:
+            return False
+        self._raw = bytes(self._h11.trailing_data[0])
+        self._h11.start_next_cycle()
+        return True
+
+    async def refuse(self, bad: BadRequest) -> None:
+        """Answer what is no request, and be done."""
+        if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
+            await self.respond(error_response(bad.status, "bad_request", bad.reason), last=True)
+
+    async def _write(self, data: bytes | None) -> None:
+        if data:
+            await self._stream.send_all(data)
+
+    def upgraded(self) -> ReplayStream:
+        """The stream, as it was before the present request was read."""
+        return ReplayStream(self._stream, self._raw)
+
+
+def _request(head: h11.Request) -> Request:
+    target = urlsplit(head.target.decode("ascii", "replace"))
+    headers: dict[str, str] = {}
+    for name, value in head.headers:
+        key, text = name.decode("ascii"), value.decode("latin-1")
+        headers[key] = f"{headers[key]}, {text}" if key in headers else text
+    query = dict(parse_qsl(target.query, keep_blank_values=True))
+    return Request(head.method.decode("ascii"), unquote(target.path) or "/", query, headers)

@@ -1,0 +1,182 @@
+"""What a server counts, in Prometheus' text form. One registry a server, so that several may live in one process."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import attrs
+import trio
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from adapters.wire.schema import names
+from core.actors.session import Session, Watch
+from core.actors.supervisor import Supervisor
+from core.ports.runtime import Runtime
+from core.ports.store import Store
+from core.session import events as e
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+FAST_BUCKETS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
+SPEECH_BUCKETS = (0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0, 1.5, 2.0, 3.0, 5.0)
+
+LAG_EVERY_S = 0.1
+
+
+class Metrics(Watch):
+    """Counts for one server; also the actors' Watch."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        self.responses = self._counter("duologue_responses", "Answers that ended, by status", ["status"])
+        self.refusals = self._counter("duologue_refusals", "Client commands that were refused, by code", ["code"])
+        self.problems = self._counter("duologue_bad_frames", "Frames that never became a command, by code", ["code"])
+        self.stale = self._counter("duologue_stale_outputs_dropped", "Model output of an epoch that was over", [])
+        self.cuts = self._counter("duologue_cuts", "Answers that were cut, by reason", ["reason"])
+        self.upgrades = self._counter("duologue_connections", "WebSocket connections, by outcome", ["outcome"])
+        self.barge_in_s = self._histogram(
+            "duologue_barge_in_seconds", "Command to cut -> cancelled on the wire", FAST_BUCKETS
+        )
+        self.first_audio_s = self._histogram(
+            "duologue_first_audio_seconds", "End of the user's speech -> first audio on the wire", SPEECH_BUCKETS
+        )
+        self.append_s = self._histogram("duologue_store_append_seconds", "Batch queued -> durable", FAST_BUCKETS)
+        self.lag_s = self._histogram("duologue_event_loop_lag_seconds", "How late the event loop wakes", FAST_BUCKETS)
+        self._speech_ended_ns: dict[str, int] = {}
+
+    def _counter(self, name: str, text: str, labels: list[str]) -> Counter:
+        return Counter(name, text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(name, text, buckets=buckets, registry=self.registry)
+
+    def render(self) -> bytes:
+        """The whole page."""
+        return generate_latest(self.registry)
+
+    def watch_service(self, supervisor: Supervisor, runtime: Runtime, store: Store) -> None:
+        """Show what these know of themselves, asked at each scrape."""
+        self.registry.register(_Service(supervisor, runtime, store))
+
+    async def measure_lag(self) -> None:
+        """Sleep and see how late it gets."""
+        while True:
+            due = trio.current_time() + LAG_EVERY_S
+            await trio.sleep_until(due)
+            self.lag_s.observe(max(0.0, trio.current_time() - due))
+
+    # -- the actors' Watch ----------------------------------------------------------------------------------------
+
+    def stepped(self, session: Session, records: tuple[e.Record, ...]) -> None:
+        """Count what the log says."""
+        for record in records:
+            match record.event:
+                case e.ResponseEnded(status=status):
+                    self.responses.labels(status).inc()
+                case e.Refused(code=code):
+                    self.refusals.labels(code).inc()
+                case e.EpochBump(disposition="cut", reason=reason):
+                    self.cuts.labels(reason if reason in _CUT_REASONS else "other").inc()
+                case e.SpeechStopped(timings=timings):
+                    last_speech = dict(timings).get("last_speech")
+                    if last_speech is not None:
+                        self._speech_ended_ns[session.session_id] = last_speech
+                case e.SessionClosed():
+                    self._speech_ended_ns.pop(session.session_id, None)
+
+    def stale_output(self, session: Session) -> None:
+        """Count it."""
+        self.stale.inc()
+
+    def durable(self, session: Session, waited_s: float) -> None:
+        """Observe it."""
+        self.append_s.observe(waited_s)
+
+    def take_speech_end(self, session_id: str) -> int | None:
+        """When the user stopped speaking (wall clock, ns), once for each turn."""
+        return self._speech_ended_ns.pop(session_id, None)
+
+
+_CUT_REASONS = frozenset(
+    {"client_cancelled", "barge_in", "output_audio_buffer_clear", "turn_detected", "output_backpressure"}
+)
+"""Reasons that are named in metrics; a client's own words would be labels without bound."""
+
+
+@attrs.define
+class WireMeter:
+    """Latencies of one attachment, as its socket sees them."""
+
+    metrics: Metrics
+    session_id: str
+    asked_to_cut_at: float | None = None
+    answers_begun: int = 0
+    _speaking: str | None = None
+
+    def asked_to_cut(self) -> None:
+        """A command came in that cuts an answer."""
+        self.asked_to_cut_at = time.perf_counter()
+
+    def encoded(self, payload: Mapping[str, Any]) -> None:
+        """An event goes to the wire."""
+        kind = payload["type"]
+        if kind == names.AUDIO_DELTA and payload["response_id"] != self._speaking:
+            self._speaking = payload["response_id"]
+            ended_ns = self.metrics.take_speech_end(self.session_id)
+            if ended_ns is not None:
+                self.metrics.first_audio_s.observe(max(0.0, (time.time_ns() - ended_ns) / 1e9))
+        elif self.asked_to_cut_at is not None and kind in (names.RESPONSE_DONE, names.OUTPUT_CLEARED, names.ERROR):
+            if kind != names.ERROR:
+                self.metrics.barge_in_s.observe(time.perf_counter() - self.asked_to_cut_at)
+            self.asked_to_cut_at = None
+
+
+class _Service(Collector):
+    """What supervisor, runtime and store say of themselves."""
+
+    def __init__(self, supervisor: Supervisor, runtime: Runtime, store: Store) -> None:
+        self._supervisor, self._runtime, self._store = supervisor, runtime, store
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time: the names are this class's own."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Now."""
+        sessions, worker, store = (
+            self._supervisor.statistics(),
+            self._runtime.statistics(),
+            self._store.statistics(),
+        )
+        yield _gauge("duologue_sessions", "Live sessions", sessions.sessions)
+        yield _gauge("duologue_sessions_attached", "Live sessions with a client", sessions.attached)
+        yield _gauge("duologue_sessions_max", "Sessions that this server may hold", sessions.sessions_max)
+        yield _total("duologue_sessions_opened", "Sessions opened since the start", sessions.opened)
+        yield _total("duologue_sessions_resumed", "Resumes since the start", sessions.resumed)
+        yield _total("duologue_sessions_failed", "Sessions that crashed or lost their log", sessions.failed)
+        yield _gauge("duologue_runtime_up", "A worker is up", float(worker.up))
+        yield _total("duologue_runtime_restarts", "Workers started again", worker.restarts)
+        yield _gauge("duologue_runtime_queue_items", "Messages that wait for the worker", worker.queue_items)
+        yield _gauge("duologue_runtime_queue_bytes", "Their bytes", worker.queue_bytes)
+        yield _gauge("duologue_store_queue_items", "Batches that wait for the writer", store.queue_items)
+        yield _gauge("duologue_store_queue_bytes", "Their bytes", store.queue_bytes)
+        yield _total("duologue_store_batches", "Batches written", store.appended_batches)
+        yield _total("duologue_store_commits", "Transactions committed", store.commits)
+        frames, size = 0, 0
+        for session in tuple(self._supervisor.sessions.values()):
+            waiting = session.outbox.statistics()
+            frames, size = frames + waiting.waiting_frames, size + waiting.waiting_bytes
+        yield _gauge("duologue_outbox_frames", "Frames that wait for sockets", frames)
+        yield _gauge("duologue_outbox_bytes", "Their bytes", size)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value=value)
+
+
+def _total(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(name, text, value=value)

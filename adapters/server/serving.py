@@ -1,0 +1,125 @@
+"""Running a server: listen first, load, serve, drain."""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import secrets
+import signal
+import socket
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+
+import trio
+
+from adapters.server.application import Application
+from adapters.server.metrics import Metrics
+from adapters.server.service import Service
+from adapters.server.settings import ServerSettings
+from adapters.wire.caused import encode_caused
+from adapters.wire.dialects import make_projection
+from core.actors.session import Ports
+from core.actors.supervisor import open_supervisor
+from core.ports.runtime import Runtime
+from core.ports.store import Store
+
+log = logging.getLogger("duologue.server")
+
+BACKLOG = 256
+
+
+class CannotListen(Exception):
+    """The port is taken, or the host is not this machine's. The message says what to do."""
+
+
+class RunningServer:
+    """A server that listens. ``ready`` is set once sessions can be opened."""
+
+    def __init__(self, application: Application, listeners: list[trio.SocketListener]) -> None:
+        self.application = application
+        self.ready = trio.Event()
+        self._listeners = listeners
+
+    @property
+    def port(self) -> int:
+        """The port that was bound (the one asked for, or the system's choice for 0)."""
+        port: int = self._listeners[0].socket.getsockname()[1]
+        return port
+
+    def listen_no_more(self) -> None:
+        """New connections are refused by the system from here on."""
+        for listener in self._listeners:
+            listener.socket.close()
+
+    async def drain(self) -> None:
+        """SIGTERM's way out: no new session, let answers finish, send clients elsewhere."""
+        self.application.draining = True
+        service = self.application.service
+        if service is not None:
+            await service.supervisor.drain(service.settings.drain_s)
+
+
+@asynccontextmanager
+async def open_server(
+    settings: ServerSettings,
+    store: Callable[[], AbstractAsyncContextManager[Store]],
+    runtime: Callable[[], AbstractAsyncContextManager[Runtime]],
+    *,
+    server_id: str = "",
+) -> AsyncIterator[RunningServer]:
+    """Listen at once (``/readyz`` says why nothing is ready), then open the store and load the model, then serve for as
+    long as the block lasts. Raises CannotListen, and what the store and the runtime raise; from the block, errors come
+    in an ExceptionGroup."""
+    metrics = Metrics()
+    application = Application(settings, metrics)
+    listeners = await _listen(settings.host, settings.port)
+    server = RunningServer(application, listeners)
+    name = server_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(trio.serve_listeners, application.handle, listeners)
+        nursery.start_soon(metrics.measure_lag)
+        async with store() as opened_store, runtime() as opened_runtime:
+            ports = Ports(opened_store, opened_runtime, time.time_ns, encode_caused, metrics)
+            async with open_supervisor(
+                ports, server_id=name, make_projection=make_projection, sessions_max=settings.sessions_max
+            ) as supervisor:
+                metrics.watch_service(supervisor, opened_runtime, opened_store)
+                application.service = Service(supervisor, opened_runtime, metrics, settings)
+                server.ready.set()
+                yield server
+        nursery.cancel_scope.cancel()
+
+
+async def _listen(host: str, port: int) -> list[trio.SocketListener]:
+    try:
+        return await trio.open_tcp_listeners(port, host=None if host in ("", "*") else host, backlog=BACKLOG)
+    except OSError as error:
+        cause = error.errno
+        if isinstance(error.__cause__, BaseExceptionGroup):
+            cause = next((e.errno for e in error.__cause__.exceptions if isinstance(e, OSError)), cause)
+        if cause == errno.EADDRINUSE:
+            raise CannotListen(f"port {port} is taken; choose another with --port") from error
+        if cause == errno.EACCES:
+            raise CannotListen(f"port {port} needs privileges; choose one above 1023 with --port") from error
+        raise CannotListen(f"cannot listen on {host}:{port}: {error}") from error
+
+
+async def serve_until_signal(server: RunningServer, on_signal: Callable[[], None]) -> None:
+    """Wait for SIGTERM or SIGINT and drain; a second signal ends it at once."""
+    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            break
+        on_signal()
+        async with trio.open_nursery() as nursery:
+
+            async def drain() -> None:
+                await server.drain()
+                nursery.cancel_scope.cancel()
+
+            nursery.start_soon(drain)
+            async for _ in signals:
+                log.warning("stopped before every answer had finished")
+                nursery.cancel_scope.cancel()
+                break
