@@ -32,7 +32,7 @@ class StoreUrlInvalid(ValueError):
 
 @attrs.frozen
 class Engines:
-    """``write`` has one connection, ``read`` up to READERS_MAX."""
+    """``write`` has one connection; ``read`` up to READERS_MAX, and one more for checkpoints."""
 
     write: Engine
     read: Engine
@@ -99,6 +99,8 @@ def _sqlite_engine(url: URL, durability: Durability, writes: bool) -> Engine:
         cursor.execute(f"PRAGMA busy_timeout={BUSY_TIMEOUT_MS}")
         cursor.execute("PRAGMA journal_mode=WAL")
         cursor.execute(f"PRAGMA synchronous={synchronous}")
+        # Checkpoints have a thread of their own (store.sql.checkpoint).
+        cursor.execute("PRAGMA wal_autocheckpoint=0")
         if not writes:
             cursor.execute("PRAGMA query_only=ON")
         cursor.close()
@@ -137,4 +139,4 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
 
 def _pool_options(writes: bool) -> dict[str, Any]:
     # hide_parameters: a statement's values are conversation content and must not stand in an error's text.
-    return {"pool_size": 1 if writes else READERS_MAX, "max_overflow": 0, "hide_parameters": True}
+    return {"pool_size": 1 if writes else READERS_MAX + 1, "max_overflow": 0, "hide_parameters": True}

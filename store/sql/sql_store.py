@@ -29,6 +29,7 @@ from store.codec import is_storable
 from store.planning import CreateLog, Request, TakeTerm, check_owner, encode_batch
 from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
 from store.sql import reading
+from store.sql.checkpoint import Checkpointer
 from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
 from store.sql.statements import statements_for
 from store.sql.transaction import Database, commit_group
@@ -45,8 +46,9 @@ class SqlStore:
         self._admission = Admission(queue)
         self._readers = trio.CapacityLimiter(READERS_MAX)
         self._loop = trio.lowlevel.current_trio_token()
-        database = Database(engines.write, statements_for(engines.write.dialect))
-        self._writer = GroupWriter(partial(commit_group, database), self._deliver, group)
+        self._database = Database(engines.write, statements_for(engines.write.dialect))
+        self._checkpointer = Checkpointer(engines.read) if engines.write.dialect.name == "sqlite" else None
+        self._writer = GroupWriter(self._execute, self._deliver, group)
 
     async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
         """See Store.create. Raises RecordInvalid for what no log can hold, StoreBusy. Cancelled, it may still
@@ -114,6 +116,12 @@ class SqlStore:
             self._admission.withdraw(item)
             raise StoreBusy("the store is closed")
 
+    def _execute(self, items: Sequence[Item]) -> list[Outcome]:
+        """In the writer's thread."""
+        if self._checkpointer is not None:
+            self._checkpointer.before_group()
+        return commit_group(self._database, items)
+
     def _deliver(self, outcomes: list[tuple[Item, Outcome]]) -> None:
         """In the writer's thread."""
         try:
@@ -126,6 +134,19 @@ class SqlStore:
         self._admission.commits += 1
         for item, outcome in outcomes:
             self._admission.settle(item, outcome)
+
+    def start(self) -> None:
+        """Start the threads; call once."""
+        self._writer.start()
+        if self._checkpointer is not None:
+            self._checkpointer.start()
+
+    def close(self) -> None:
+        """Write what is queued, answer it and let go of the database. Blocks; not in the event loop."""
+        self._writer.close()
+        if self._checkpointer is not None:
+            self._checkpointer.close()
+        self._engines.dispose()
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
         return await trio.to_thread.run_sync(self._read_in_thread, query, limiter=self._readers)
@@ -158,11 +179,10 @@ async def open_sql_store(
     """
     engines = await trio.to_thread.run_sync(make_engines, url, durability)
     store = SqlStore(engines, queue, group or GroupLimits())
-    store._writer.start()
+    store.start()
     try:
         yield store
     finally:
         # What is queued was promised to be tried, and a cancelled server has time for one more group.
         with trio.CancelScope(shield=True):
-            await trio.to_thread.run_sync(store._writer.close)
-            await trio.to_thread.run_sync(engines.dispose)
+            await trio.to_thread.run_sync(store.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import importlib.util
 import os
 import tempfile
@@ -23,6 +24,7 @@ from core.session.digest import body_digest
 from core.session.events import Event, InputCleared, Record, SessionOpened
 from store.memory import MemoryDatabase, open_memory_store
 from store.queueing import DEFAULT_LIMITS, QueueLimits
+from store.sql.engines import make_engines
 from store.sql.sql_store import open_sql_store
 
 OpenStore = Callable[..., AbstractAsyncContextManager[Store]]
@@ -51,7 +53,7 @@ def database(backend: str, folder: Path) -> OpenStore:
         case "sqlite":
             url = f"sqlite:///{folder}/log.sqlite3"
         case "postgresql":
-            url = new_postgres_database()
+            url = empty_postgres_database()
         case _:
             raise AssertionError(backend)
 
@@ -76,15 +78,30 @@ def _postgres_server() -> str:
     return str(server.get_uri())
 
 
-def new_postgres_database() -> str:
-    """The URL of a new database on the tests' server."""
+@cache
+def _postgres_database() -> str:
+    """The URL of a database of this process's own."""
     server = sqlalchemy.make_url(_postgres_server()).set(drivername="postgresql+psycopg")
-    name = f"duologue_{uuid.uuid4().hex}"
-    engine = sqlalchemy.create_engine(server, isolation_level="AUTOCOMMIT")
-    with engine.connect() as connection:
-        connection.exec_driver_sql(f"CREATE DATABASE {name}")
-    engine.dispose()
+    name = f"duologue_test_{uuid.uuid4().hex}"
+    _execute(server, f"CREATE DATABASE {name}")
+    if POSTGRES_URL:
+        atexit.register(_execute, server, f"DROP DATABASE {name}")
     return server.set(database=name).render_as_string(hide_password=False)
+
+
+def empty_postgres_database() -> str:
+    """The URL of an empty database: the same one for each test, emptied, which is quicker than a new one."""
+    url = _postgres_database()
+    make_engines(url, "full").dispose()
+    _execute(sqlalchemy.make_url(url), "TRUNCATE sessions, events, bodies")
+    return url
+
+
+def _execute(url: sqlalchemy.URL, statement: str) -> None:
+    engine = sqlalchemy.create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.exec_driver_sql(statement)
+    engine.dispose()
 
 
 def in_real_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:

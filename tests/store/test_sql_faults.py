@@ -14,8 +14,10 @@ from core.session.digest import body_digest
 from core.session.events import InputCleared, InputTranscript
 from store.opening import open_store
 from store.sql import engines
+from store.sql.checkpoint import Checkpointer
 from store.sql.engines import StoreUrlInvalid
-from store.sql.sql_store import open_sql_store
+from store.sql.schema import bodies
+from store.sql.sql_store import SqlStore, open_sql_store
 from tests.store.backends import append, append_all, in_real_time, new_session, stored, whole_log
 
 REFUSE_POISON = """
@@ -173,3 +175,84 @@ async def test_durability_is_sqlite_s_synchronous(path: Path) -> None:
             assert connection.exec_driver_sql("PRAGMA synchronous").scalar() == synchronous
             assert connection.exec_driver_sql("PRAGMA journal_mode").scalar() == "wal"
         made.dispose()
+
+
+@in_real_time
+async def test_a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_room(path: Path) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner, other = await new_session(store), await new_session(store, "sess_2")
+        pages = execute(path, "PRAGMA page_count")[0][0]
+        _on_the_writer(store, f"PRAGMA max_page_count={pages}")
+        big = owner.batch(bodies=(b"x" * 50_000,), urgent=False)
+        answers = await append_all(store, big, other.batch())
+        assert [str(answer) for answer in answers] == ["OperationalError: SQLITE_FULL", "None"]
+        _on_the_writer(store, "PRAGMA max_page_count=1000000")
+        await append(store, big)
+        assert list(await store.read("sess_1", after=2)) == [stored(big)]
+
+
+def _on_the_writer(store: SqlStore, statement: str) -> None:
+    """Settings of SQLite that hold for one connection: the writer's, which has only one."""
+    with store._engines.write.connect() as connection:
+        connection.exec_driver_sql(statement)
+
+
+# --- checkpoints ----------------------------------------------------------------------------------------------------
+
+
+@in_real_time
+async def test_checkpoints_run_beside_the_writer(path: Path) -> None:
+    made = engines.make_engines(f"sqlite:///{path}", "full")
+    for engine in (made.write, made.read):
+        with engine.connect() as connection:
+            assert connection.exec_driver_sql("PRAGMA wal_autocheckpoint").scalar() == 0
+    made.dispose()
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner = await new_session(store)
+        for _ in range(5):
+            await owner.append(bodies=(bytes([owner.batches]) * 100_000,))
+        with trio.fail_after(10):
+            # The thread's own checkpoint, without any further write.
+            while path.stat().st_size < 500_000:
+                await trio.sleep(0.05)
+
+
+def test_a_log_that_readers_held_long_is_started_again_by_the_writer(path: Path) -> None:
+    made = engines.make_engines(f"sqlite:///{path}", "normal")
+    checkpointer = Checkpointer(made.read, log_frames_max=10)
+
+    def write(digest: str) -> int:
+        """A body of 40 kB in a group; the log's size after it."""
+        checkpointer.before_group()
+        with made.write.begin() as connection:
+            values = {"session": "s", "digest": digest, "coding": "raw", "size_bytes": 40_000, "data": b"x" * 40_000}
+            connection.execute(bodies.insert(), values)
+        return Path(f"{path}-wal").stat().st_size
+
+    write("1")
+    reader = sqlite3.connect(path, isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT * FROM bodies").fetchall()
+    write("2")
+    checkpointer._checkpoint()
+    grown = write("3")
+    reader.close()
+    assert write("4") == grown, "the log grew although nobody needed what is in it"
+    made.dispose()
+
+
+def test_a_checkpoint_that_fails_is_logged_and_tried_again(
+    path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = engines.make_engines(f"sqlite:///{path}", "full")
+    checkpointer = Checkpointer(made.read)
+
+    def fail(engine: object) -> int:
+        raise sqlite3.OperationalError("disk I/O error")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("store.sql.checkpoint.checkpoint", fail)
+        checkpointer._checkpoint()
+    assert "checkpoint failed" in caplog.text
+    checkpointer._checkpoint()
+    made.dispose()
