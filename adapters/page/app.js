@@ -25,6 +25,8 @@ class App {
     this.laneView = new LaneView(this.view.canvas, this.lanes, now);
     this.newItemId = idMaker("item");
     this.userSpeaks = false;
+    this.withMicrophone = false;
+    this.wakeLock = null;
     this.captureClock = new SteadyClock();
     this.capturedMs = 0;
     // What the server's input clock will show when all that was captured has arrived, and when that was.
@@ -73,7 +75,9 @@ class App {
     });
     document.addEventListener("keydown", (event) => this.key(event));
     window.addEventListener("online", () => this.link.retryNow());
-    window.addEventListener("pagehide", () => this.microphone.close());
+    // A page that is left frees its place on the server at once.
+    window.addEventListener("pagehide", () => this.link.stop());
+    document.addEventListener("visibilitychange", () => this.keepAwake());
     const scheme = window.matchMedia("(prefers-color-scheme: dark)");
     scheme.addEventListener("change", () => this.laneView.readColours());
   }
@@ -92,6 +96,7 @@ class App {
 
   /** Microphone first: nobody waits for a server only to learn that the microphone is blocked. */
   async start() {
+    this.withMicrophone = true;
     this.view.hideNotice();
     this.view.startButton.disabled = true;
     try {
@@ -275,6 +280,7 @@ class App {
     if (detail !== null) this.notify(detail, "", state !== "open" && state !== "connecting");
     if (detail === "restarted") this.view.divide("A new conversation");
     if (state === "failed" && detail === "no_server") this.explainFailure();
+    this.keepAwake();
     this.refresh();
   }
 
@@ -304,9 +310,25 @@ class App {
     this.refresh();
   }
 
-  /** "Try again" goes back to what there was: with the microphone if there was one. */
-  again(_action) {
-    return this.start();
+  /** "Try again" goes back to what there was: who only typed is not asked for a microphone. */
+  again(action) {
+    return action === "retry" && !this.withMicrophone ? this.link.start() : this.start();
+  }
+
+  /** A phone that dims its screen in mid-conversation would take the microphone away. */
+  async keepAwake() {
+    const wanted = this.isRunning && this.microphone.isOpen && document.visibilityState === "visible";
+    if (!wanted) {
+      this.wakeLock?.release();
+      this.wakeLock = null;
+    } else if (this.wakeLock === null || this.wakeLock.released) {
+      try {
+        this.wakeLock = (await navigator.wakeLock?.request("screen")) ?? null;
+      } catch (error) {
+        // Refused (low battery, hidden meanwhile): the conversation goes on without.
+        if (!(error instanceof DOMException)) throw error;
+      }
+    }
   }
 
   refresh() {

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import socket
+import subprocess
+import sys
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -93,3 +98,38 @@ def tell() -> Iterator[Callable[[Story], FakeServer]]:
     """``tell(story)`` -> a running FakeServer that tells it."""
     with contextlib.ExitStack() as servers:
         yield lambda story: servers.enter_context(FakeServer(story))
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def answers(url: str) -> bool:
+    """Whether an HTTP GET of ``url`` succeeds."""
+    try:
+        with urllib.request.urlopen(url, timeout=2) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, ConnectionError, TimeoutError):
+        return False
+
+
+@pytest.fixture(scope="module")
+def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """The address of a real server with the real models, ready to talk."""
+    folder = tmp_path_factory.mktemp("server")
+    port = free_port()
+    command = [sys.executable, "-m", "adapters.command_line.main", "serve", "--model", "cascade"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--store", f"sqlite:///{folder / 'log.sqlite3'}"]
+    with (folder / "server.log").open("w") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+    try:
+        until(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{port}/readyz"), 120)
+        assert process.poll() is None, (folder / "server.log").read_text()[-2_000:]
+        yield f"http://localhost:{port}/"
+    finally:
+        process.terminate()
+        process.wait(30)

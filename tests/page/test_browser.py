@@ -265,6 +265,10 @@ def test_mute_sends_silence_and_the_keyboard_reaches_everything(tell: Tell, on_p
     page.find("#start").send_keys("\n")
     until(lambda: server.of_type("session.close"))
     until(lambda: page.state == "idle")
+    page.write("Hello again")
+    until(lambda: page.state == "open")
+    page.driver.get("about:blank")
+    until(lambda: len(server.of_type("session.close")) == 2)
 
 
 @pytest.mark.parametrize("size", [(360, 640), (360, 480), (1000, 860), (1600, 900)])
