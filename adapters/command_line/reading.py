@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import click
+import trio
 
 from core.ports.store import Store, StoreError
 from store.opening import open_store
 
 DEFAULT_STORE = "sqlite:///duologue.sqlite3"
+
+T = TypeVar("T")
 
 store_option = click.option(
     "--store",
@@ -21,6 +25,17 @@ store_option = click.option(
     envvar="DUOLOGUE_STORE",
     help="Where the sessions' logs are: the URL that `duologue serve` was given.",
 )
+
+
+def run(function: Callable[..., Awaitable[T]], *args: object) -> T:
+    """trio.run, with one exception out of a nursery as itself: click and the caller know what to do with it."""
+    try:
+        return trio.run(function, *args)
+    except BaseExceptionGroup as group:
+        leaf: BaseException = group
+        while isinstance(leaf, BaseExceptionGroup) and len(leaf.exceptions) == 1:
+            leaf = leaf.exceptions[0]
+        raise leaf from None
 
 
 @asynccontextmanager

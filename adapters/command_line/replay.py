@@ -6,14 +6,13 @@ import json
 
 import attrs
 import click
-import trio
 from rich.console import Console
 from rich.text import Text
 
-from adapters.command_line.reading import reading, store_option
-from adapters.encoding import encode
+from adapters.command_line.reading import reading, run, store_option
 from adapters.replay.conversation import Line, conversation
 from adapters.replay.replaying import Replay, SessionUnreadable, replay_session
+from adapters.wire.caused import encode_caused
 from adapters.wire.projections import make_projection
 from core.ports.store import SessionUnknown
 
@@ -32,11 +31,11 @@ def replay(session: str, store_url: str, as_json: bool) -> None:
     Example: duologue sessions list; duologue replay duplex-4f...
     """
     try:
-        result = trio.run(_replay, store_url, session)
-    except* SessionUnknown as group:
-        raise click.ClickException(f"no session {session}. List them: duologue sessions list") from group
-    except* SessionUnreadable as group:
-        raise click.ClickException(f"session {session}: {group.exceptions[0]}") from group
+        result = run(_replay, store_url, session)
+    except SessionUnknown:
+        raise click.ClickException(f"no session {session}. List them: duologue sessions list") from None
+    except SessionUnreadable as fault:
+        raise click.ClickException(f"session {session}: {fault}") from fault
     lines = conversation(result)
     if as_json:
         click.echo(json.dumps({**_summary(result), "turns": [attrs.asdict(line) for line in lines]}, indent=2))
@@ -49,7 +48,7 @@ def replay(session: str, store_url: str, as_json: bool) -> None:
 async def _replay(url: str, session: str) -> Replay:
     async with reading(url) as store:
         await store.session(session)
-        return await replay_session(store, session, make_projection, encode)
+        return await replay_session(store, session, make_projection, encode_caused)
 
 
 def _summary(result: Replay) -> dict[str, object]:

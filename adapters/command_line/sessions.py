@@ -7,11 +7,10 @@ from datetime import UTC, datetime
 
 import attrs
 import click
-import trio
 from rich.console import Console
 from rich.table import Table
 
-from adapters.command_line.reading import reading, store_option
+from adapters.command_line.reading import reading, run, store_option
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch
 from core.session.events import TAGS
 
@@ -30,7 +29,7 @@ def list_sessions(store_url: str, limit: int, as_json: bool) -> None:
 
     Example: duologue sessions list --limit 5
     """
-    rows = trio.run(_rows, store_url, limit)
+    rows = run(_rows, store_url, limit)
     if as_json:
         for row in rows:
             click.echo(json.dumps(attrs.asdict(row)))
@@ -38,12 +37,14 @@ def list_sessions(store_url: str, limit: int, as_json: bool) -> None:
     if not rows:
         click.echo("No sessions yet. Start a server (duologue serve) and talk to it.")
         return
-    table = Table("session", "began", "length", "events", "dialect", "state", box=None, header_style="bold")
+    table = Table(box=None, header_style="bold")
+    for column in ("session", "began", "length", "events", "dialect", "state"):
+        table.add_column(column, no_wrap=True, overflow="ignore")  # an id that is cut short is of no use
     for row in rows:
         seconds = (row.updated_ns - row.created_ns) / 1e9
         state = "closed" if row.closed else "open"
         table.add_row(row.session, _time(row.created_ns), f"{seconds:.0f} s", str(row.position), row.dialect, state)
-    Console().print(table)
+    Console().print(table, soft_wrap=True)
 
 
 @sessions.command("show")
@@ -59,9 +60,9 @@ def show(session: str, store_url: str, tags: tuple[str, ...]) -> None:
     if unknown:
         raise click.UsageError(f"no event type {unknown[0]!r}; there are: {', '.join(sorted(TAGS.values()))}")
     try:
-        trio.run(_show, store_url, session, frozenset(tags))
-    except* SessionUnknown as group:
-        raise click.ClickException(f"no session {session}. List them: duologue sessions list") from group
+        run(_show, store_url, session, frozenset(tags))
+    except SessionUnknown:
+        raise click.ClickException(f"no session {session}. List them: duologue sessions list") from None
 
 
 async def _rows(url: str, limit: int) -> list[SessionRow]:
