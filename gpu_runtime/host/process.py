@@ -70,7 +70,7 @@ class WorkerProcess:
     async def wait(self) -> str:
         """Wait for its end; how it ended, in words. Safe to cancel."""
         if sys.platform == "linux":
-            with contextlib.suppress(ProcessLookupError):
+            with contextlib.suppress(OSError):  # gone already, or a kernel without pidfds: then it is polled
                 await _wait_pidfd(self.pid)
                 self.kill()  # children that it left behind, as long as its own id cannot be anybody else's
         while (status := self._process.poll()) is None:
@@ -131,7 +131,7 @@ def describe_exit(status: int) -> str:
 
 
 async def _wait_pidfd(pid: int) -> None:
-    """Wait until ``pid``, a child that was not reaped, ends. Raises ProcessLookupError."""
+    """Wait until ``pid``, a child that was not reaped, ends. Raises OSError."""
     pidfd = os.pidfd_open(pid)
     try:
         await trio.lowlevel.wait_readable(pidfd)

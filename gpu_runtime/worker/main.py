@@ -96,9 +96,14 @@ class _Inbound:
 
 
 def _prepare_process() -> None:
-    """Die with the host, leave Ctrl-C to it, and let nothing that goes wrong go unseen."""
+    """Die with the host and no sooner, and let nothing that goes wrong go unseen.
+
+    A service manager sends SIGTERM to all processes of a service at once, but the host needs us while it drains. A
+    handler that does nothing, and not SIG_IGN, because a model's own children would inherit that.
+    """
     faulthandler.enable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
     sys.excepthook = _died
     threading.excepthook = lambda died: _died(died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
     if sys.platform == "linux":

