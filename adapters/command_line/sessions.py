@@ -7,8 +7,6 @@ from datetime import UTC, datetime
 
 import attrs
 import click
-from rich.console import Console
-from rich.table import Table
 
 from adapters.command_line.reading import reading, run, store_option
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch
@@ -37,14 +35,17 @@ def list_sessions(store_url: str, limit: int, as_json: bool) -> None:
     if not rows:
         click.echo("No sessions yet. Start a server (duologue serve) and talk to it.")
         return
-    table = Table(box=None, header_style="bold")
-    for column in ("session", "began", "length", "events", "dialect", "state"):
-        table.add_column(column, no_wrap=True, overflow="ignore")  # an id that is cut short is of no use
-    for row in rows:
-        seconds = (row.updated_ns - row.created_ns) / 1e9
-        state = "closed" if row.closed else "open"
-        table.add_row(row.session, _time(row.created_ns), f"{seconds:.0f} s", str(row.position), row.dialect, state)
-    Console().print(table, soft_wrap=True)
+    heads = ("session", "began (UTC)", "length", "events", "dialect", "state")
+    cells = [heads, *(_cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
+    for line in cells:  # never cut short: half an id is of no use
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+
+
+def _cells(row: SessionRow) -> tuple[str, ...]:
+    length = f"{(row.updated_ns - row.created_ns) / 1e9:.0f} s"
+    state = "closed" if row.closed else "open"
+    return (row.session, _time(row.created_ns), length, str(row.position), row.dialect, state)
 
 
 @sessions.command("show")
