@@ -61,11 +61,22 @@ class Application:
         self.connections += 1
         try:
             async with stream:
-                await self._serve(stream)
+                await self._serve(await self._secured(stream))
+        except (trio.BrokenResourceError, trio.TooSlowError):
+            log.debug("a connection was lost before its first request")
         except Exception:
             log.exception("a connection failed")
         finally:
             self.connections -= 1
+
+    async def _secured(self, stream: trio.abc.Stream) -> trio.abc.Stream:
+        """The stream after its TLS handshake, where there is one to make. Raises what ``_serve`` takes for a lost peer."""
+        if self.settings.tls is None:
+            return stream
+        secured = trio.SSLStream(stream, self.settings.tls, server_side=True, https_compatible=True)
+        with trio.fail_after(self.settings.head_timeout_s):
+            await secured.do_handshake()
+        return secured
 
     async def _serve(self, stream: trio.abc.Stream) -> None:
         http = HttpConnection(stream)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import ssl
 from collections.abc import Mapping
 
 import attrs
@@ -34,6 +35,8 @@ class ServerSettings:
     """With any, /v1/ needs one of them."""
     origins: tuple[str, ...] = ()
     """Origins of other sites whose pages may connect."""
+    tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)
+    """Speak TLS with this certificate; browsers give a microphone only to pages from localhost or over TLS."""
     defaults: Mapping[str, SessionConfig] = attrs.field(factory=dict)
 
     def defaults_of(self, dialect: str) -> SessionConfig:

@@ -10,7 +10,6 @@ from adapters.wire.openai import errors as openai_errors
 from adapters.wire.openai import translation as openai
 from adapters.wire.openai.projection import OpenAIProjection
 from adapters.wire.schema import names
-from core.ports.projection import Projection
 
 OPENAI = Dialect(
     name=OpenAIProjection.dialect,
@@ -37,9 +36,3 @@ DUPLEX = Dialect(
 )
 
 DIALECTS = {dialect.name: dialect for dialect in (OPENAI, DUPLEX)}
-
-
-def make_projection(name: str, version: int) -> Projection | None:
-    """A new projection of that dialect and version; None when this server has none."""
-    dialect = DIALECTS.get(name)
-    return dialect.make_projection() if dialect is not None and dialect.version == version else None

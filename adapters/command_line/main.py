@@ -1,0 +1,53 @@
+"""The command ``duologue``. Sub-commands are imported when they are asked for, so that ``--help`` is quick."""
+
+from __future__ import annotations
+
+import importlib
+
+import click
+
+COMMANDS = {
+    "serve": ("adapters.command_line.serve", "Serve the page and the realtime API."),
+    "talk": ("adapters.command_line.talk", "Talk to a server from WAV files or a microphone."),
+    "sessions": ("adapters.command_line.sessions", "List sessions, or show one as a conversation."),
+    "replay": ("adapters.command_line.replay", "Fold a session's log again and check that it comes out the same."),
+    "bench": ("adapters.command_line.bench", "Measure latency, barge-in and memory on this machine."),
+}
+"""Name -> (the module that has a click command of that name, what ``--help`` says of it)."""
+
+
+class LazyGroup(click.Group):
+    """A group whose commands live in modules of their own."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """The commands, in the table's order."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module and return the command; None when there is no such command."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table, without importing what is in it."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100})
+@click.version_option(package_name="duologue", message="%(prog)s %(version)s")
+def main() -> None:
+    """Talk to a machine that listens while it speaks.
+
+    \b
+    duologue serve                    start the server, then open http://localhost:8765/
+    duologue talk question.wav        ask a question from a file and hear the answer
+    duologue sessions list            what was said, and what was cut off
+    """
+
+
+if __name__ == "__main__":
+    main()

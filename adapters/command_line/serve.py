@@ -1,0 +1,215 @@
+"""``duologue serve``: the server, from its flags to its last connection."""
+
+from __future__ import annotations
+
+import logging
+import ssl
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+import trio
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+from adapters.command_line.config_file import model_options, read_config, session_defaults
+from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal
+from adapters.server.settings import ServerSettings, is_loopback
+from core.ports.store import StoreError
+from gpu_runtime.host.runtime import open_worker
+from gpu_runtime.plugin import ModelUnavailable
+from store.opening import open_store
+from store.sql.engines import StoreUrlInvalid
+
+LOG_LEVELS = ["debug", "info", "warning", "error"]
+log = logging.getLogger("duologue.serve")
+
+
+def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    if path is not None:
+        values = read_config(path)
+        ctx.meta["duologue.session"] = values.pop("session")
+        ctx.default_map = values
+    return path
+
+
+@click.command()
+@click.option(
+    "--config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    is_eager=True,
+    expose_value=False,
+    callback=_load_config,
+    metavar="FILE.toml",
+    help="Read settings from a file; flags win over it. Sections: [server], [store], [model], [session].",
+)
+@click.option(
+    "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for the whole network."
+)
+@click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65_535), help="Port to listen on.")
+@click.option(
+    "--store",
+    default="sqlite:///duologue.sqlite3",
+    show_default=True,
+    metavar="URL",
+    help="Where sessions are kept: sqlite:///FILE, postgresql://USER@HOST/NAME, or memory: for nowhere.",
+)
+@click.option(
+    "--durability",
+    default="full",
+    show_default=True,
+    type=click.Choice(["full", "normal"]),
+    help="What an acknowledged event survives: full, a power cut; normal, a killed server.",
+)
+@click.option("--model", default="cascade", show_default=True, help="The model plugin: cascade, scripted, or your own.")
+@click.option(
+    "--model-option",
+    multiple=True,
+    metavar="KEY=VALUE",
+    help="A setting of the model, e.g. voice=kokoro. Repeat it for more.",
+)
+@click.option("--max-sessions", default=64, show_default=True, type=click.IntRange(1), help="Conversations at a time.")
+@click.option(
+    "--drain-s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="After SIGTERM or Ctrl-C, seconds in which answers may finish.",
+)
+@click.option(
+    "--api-key", multiple=True, envvar="DUOLOGUE_API_KEYS", help="Ask for this key on /v1/. Repeat it for more."
+)
+@click.option(
+    "--origin", multiple=True, metavar="URL", help="Another site whose pages may connect. Repeat it for more."
+)
+@click.option("--tls-cert", type=click.Path(exists=True, dir_okay=False), help="Certificate chain (PEM): serve HTTPS.")
+@click.option("--tls-key", type=click.Path(exists=True, dir_okay=False), help="The certificate's key (PEM).")
+@click.option("--log-level", default="info", show_default=True, type=click.Choice(LOG_LEVELS), help="How much to log.")
+@click.pass_context
+def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
+    """Serve the page and the realtime API.
+
+    \b
+    Examples:
+      duologue serve                              talk at http://localhost:8765/
+      duologue serve --model scripted             without weights, to try things out
+      duologue serve --store memory: --port 9000  keep nothing
+      duologue serve --host 0.0.0.0 --api-key "$KEY" --tls-cert cert.pem --tls-key key.pem
+
+    \b
+    A file for --config:
+      [server]
+      port = 9000
+      [model]
+      name = "cascade"
+      options = { threads = 2 }
+      [session]                 # what every conversation begins with, as in session.update
+      instructions = "You are a friendly museum guide."
+
+    The first Ctrl-C lets answers finish (see --drain-s), the second ends it at once.
+    """
+    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
+    logging.getLogger("trio-websocket").setLevel(logging.WARNING)
+    settings = _settings(flags, ctx.meta.get("duologue.session", {}))
+    options = model_options(flags["model_option"])
+    try:
+        trio.run(_serve, settings, flags["store"], flags["durability"], options, strict_exception_groups=True)
+    except* CannotListen as group:
+        raise click.ClickException(_first(group)) from None
+    except* (ModelUnavailable, StoreUrlInvalid, StoreError) as group:
+        raise click.ClickException(_first(group)) from None
+    except* KeyboardInterrupt:
+        raise click.Abort from None
+
+
+def _settings(flags: Mapping[str, Any], session: Mapping[str, Any]) -> ServerSettings:
+    return ServerSettings(
+        host=flags["host"],
+        port=flags["port"],
+        model=flags["model"],
+        sessions_max=flags["max_sessions"],
+        drain_s=flags["drain_s"],
+        api_keys=tuple(flags["api_key"]),
+        origins=tuple(flags["origin"]),
+        tls=_tls(flags["tls_cert"], flags["tls_key"]),
+        defaults=session_defaults(session),
+    )
+
+
+def _tls(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+    if cert is None:
+        if key is not None:
+            raise click.UsageError("--tls-key needs --tls-cert")
+        return None
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    try:
+        context.load_cert_chain(cert, key)
+    except (OSError, ssl.SSLError) as error:
+        raise click.ClickException(f"the certificate cannot be used: {error}") from None
+    return context
+
+
+def _first(group: BaseException) -> str:
+    while isinstance(group, BaseExceptionGroup):
+        group = group.exceptions[0]
+    return str(group)
+
+
+async def _serve(settings: ServerSettings, url: str, durability: str, options: dict[str, Any]) -> None:
+    console = Console(stderr=True)
+    with _LoadingBar(console, settings.model) as bar:
+        opening = open_server(
+            settings,
+            partial(open_store, url, durability=durability),  # type: ignore[arg-type]
+            partial(open_worker, settings.model, options, bar.show),
+        )
+        async with opening as server:
+            bar.stop()
+            _announce(console, settings, server)
+            await serve_until_signal(server, lambda: console.print("Finishing answers; Ctrl-C again to stop now."))
+
+
+def _announce(console: Console, settings: ServerSettings, server: RunningServer) -> None:
+    scheme = "https" if settings.tls is not None else "http"
+    host = "localhost" if is_loopback(settings.host) or settings.host in ("0.0.0.0", "::") else settings.host
+    console.print(f"Ready. Open [bold]{scheme}://{host}:{server.port}/[/bold] and talk; Ctrl-C ends it.")
+    if not is_loopback(settings.host) and not settings.api_keys:
+        console.print("Anyone who reaches this address may use it; --api-key asks for a key.")
+
+
+class _LoadingBar:
+    """The model's progress: a bar on a terminal, a line for each stage elsewhere."""
+
+    def __init__(self, console: Console, model: str) -> None:
+        self._console = console
+        self._model = model
+        self._stage = ""
+        self._progress: Progress | None = None
+        self._task = TaskID(0)
+
+    def __enter__(self) -> _LoadingBar:
+        if self._console.is_terminal:
+            columns = (TextColumn("Loading {task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
+            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._task = self._progress.add_task(self._model, total=1.0)
+            self._progress.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def show(self, stage: str, fraction: float) -> None:
+        """``fraction`` of ``stage`` is done."""
+        if self._progress is not None:
+            self._progress.update(self._task, completed=fraction, description=f"{self._model}: {stage}")
+        elif stage != self._stage:
+            self._stage = stage
+            log.info("loading %s: %s", self._model, stage)
+
+    def stop(self) -> None:
+        """Take the bar away."""
+        if self._progress is not None:
+            self._progress.stop()
+            self._progress = None

@@ -1,0 +1,20 @@
+"""The projections that this server knows, by dialect and version. A log names both in its first event."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from adapters.wire.duplex.projection import DuplexProjection
+from adapters.wire.openai.projection import OpenAIProjection
+from core.ports.projection import Projection
+
+PROJECTIONS: dict[tuple[str, int], Callable[[], Projection]] = {
+    (OpenAIProjection.dialect, OpenAIProjection.version): OpenAIProjection,
+    (DuplexProjection.dialect, DuplexProjection.version): DuplexProjection,
+}
+
+
+def make_projection(dialect: str, version: int) -> Projection | None:
+    """A new projection of that dialect and version; None when this server has none."""
+    make = PROJECTIONS.get((dialect, version))
+    return None if make is None else make()
