@@ -13,7 +13,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
+import click
 
+from adapters.command_line.main import main as duologue
 from core.session import commands, config, events, legality, refusals, state
 from gpu_runtime.models.cascade.settings import Settings as CascadeSettings
 from gpu_runtime.models.scripted.settings import ScriptedSettings
@@ -155,10 +157,36 @@ def models_page() -> Iterator[str]:
         yield from field_table(cls)
 
 
+def command_line_page() -> Iterator[str]:
+    """docs/reference/command_line.md: what each command says of itself."""
+    yield "# The command line"
+    yield ""
+    yield "What `--help` prints. `make` puts the command into `.venv/bin`."
+    for path, command in commands_of(duologue, click.Context(duologue, info_name="duologue", terminal_width=100)):
+        yield ""
+        yield f"## `{path.command_path}`"
+        yield ""
+        yield "```text"
+        yield from (line.rstrip() for line in command.get_help(path).splitlines())
+        yield "```"
+
+
+def commands_of(command: click.Command, context: click.Context) -> Iterator[tuple[click.Context, click.Command]]:
+    """Every command below ``command`` that does something by itself, with its context."""
+    if not isinstance(command, click.Group) or command.invoke_without_command:
+        yield context, command
+    if isinstance(command, click.Group):
+        for name in command.list_commands(context):
+            below = command.get_command(context, name)
+            assert below is not None
+            yield from commands_of(below, click.Context(below, parent=context, info_name=name, terminal_width=100))
+
+
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "events.md": ("core/session/events.py", events_page),
     "settings.md": ("core/session/config.py", settings_page),
     "commands.md": ("core/session/legality.py and core/session/refusals.py", commands_page),
+    "command_line.md": ("adapters/command_line", command_line_page),
     "models.md": ("gpu_runtime/models/*/settings.py", models_page),
 }
 
