@@ -14,11 +14,11 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
-from adapters.encoding import encode
 from adapters.server.application import Application
 from adapters.server.metrics import Metrics
 from adapters.server.service import Service
 from adapters.server.settings import ServerSettings
+from adapters.wire.caused import encode_caused
 from adapters.wire.projections import make_projection
 from core.actors.session import Ports
 from core.actors.supervisor import open_supervisor
@@ -81,7 +81,7 @@ async def open_server(
         nursery.start_soon(trio.serve_listeners, application.handle, listeners)
         nursery.start_soon(metrics.measure_lag)
         async with store() as opened_store, runtime() as opened_runtime:
-            ports = Ports(opened_store, opened_runtime, time.time_ns, encode, metrics)
+            ports = Ports(opened_store, opened_runtime, time.time_ns, encode_caused, metrics)
             async with open_supervisor(
                 ports, server_id=name, make_projection=make_projection, sessions_max=settings.sessions_max
             ) as supervisor:
