@@ -50,17 +50,18 @@ def database(backend: str, folder: Path) -> OpenStore:
                 return open_memory_store(memory, limits=limits)
 
             return open_memory
-        case "sqlite":
-            url = f"sqlite:///{folder}/log.sqlite3"
-        case "postgresql":
-            url = empty_postgres_database()
         case _:
-            raise AssertionError(backend)
+            url = empty_database(backend, folder)
 
     def open_sql(limits: QueueLimits = DEFAULT_LIMITS) -> Any:
         return open_sql_store(url, queue=limits)
 
     return open_sql
+
+
+def empty_database(backend: str, folder: Path) -> str:
+    """The URL of an empty SQL database."""
+    return empty_postgres_database() if backend == "postgresql" else f"sqlite:///{folder}/log.sqlite3"
 
 
 @cache
