@@ -127,7 +127,7 @@ def websockets_connect() -> ConnectFn:
         from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
     except ImportError:
         raise ImportError(
-            "the asyncio client needs the websockets library: pip install 'duologue[asyncio]' (or: pip install websockets)"
+            "the asyncio client needs the websockets library (the extra asyncio-client): pip install websockets"
         ) from None
 
     async def opened(url: str, headers: Mapping[str, str]) -> Transport:

@@ -69,7 +69,7 @@ def open_sound_card(rate: int) -> Iterator[DeviceSound]:
         import sounddevice
     except ImportError:
         raise NoSoundCard(
-            "--mic needs the sounddevice library: pip install 'duologue[microphone]' (or: pip install sounddevice)"
+            "--mic needs the sounddevice library (the extra microphone): .venv/bin/pip install sounddevice"
         ) from None
     except OSError as error:
         raise NoSoundCard(

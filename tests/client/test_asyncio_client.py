@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
 
 from adapters.client.asyncio_client import DuplexClient
 from adapters.client.credentials import ReconnectPolicy
@@ -170,10 +171,8 @@ async def test_cancellation_passes_through(net: Network) -> None:
 
 @pytest.mark.realtime
 def test_over_a_real_socket() -> None:
-    websockets = pytest.importorskip("websockets.asyncio.server", reason="the asyncio extra: pip install websockets")
-
-    async def serve_one(session: FakeSession, connection: object) -> None:
-        async for text in connection:  # type: ignore[attr-defined]
+    async def serve_one(session: FakeSession, connection: ServerConnection) -> None:
+        async for text in connection:
             session.receive(text)
             if session.commands and session.answers == 0:
                 session.start_answer()
@@ -181,14 +180,14 @@ def test_over_a_real_socket() -> None:
                 session.pump(100)
                 session.end_answer()
             for frame in session.frames:
-                await connection.send(frame)  # type: ignore[attr-defined]
+                await connection.send(frame)
             session.frames.clear()
             if session.closed:
                 return
 
     async def main() -> None:
         session = FakeSession()
-        async with asyncio.timeout(LIMIT_S), websockets.serve(partial(serve_one, session), "127.0.0.1", 0) as server:
+        async with asyncio.timeout(LIMIT_S), serve(partial(serve_one, session), "127.0.0.1", 0) as server:
             port = server.sockets[0].getsockname()[1]
             async with DuplexClient(f"ws://127.0.0.1:{port}/v1/realtime", model="m") as client:
                 await client.commit()
