@@ -132,7 +132,8 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     arguments = {"options": options, "connect_timeout": 5, "application_name": "duologue"}
     try:
-        return create_engine(url, connect_args=arguments, **_pool_options(writes))
+        # Reads ask first whether a pooled connection still lives; a group that finds it dead is tried again anyway.
+        return create_engine(url, connect_args=arguments, pool_pre_ping=not writes, **_pool_options(writes))
     except ModuleNotFoundError as fault:
         raise StoreUrlInvalid("PostgreSQL needs the package psycopg") from fault
 
