@@ -127,6 +127,7 @@ class HttpConnection:
             event = await self._next_event()
             if isinstance(event, h11.Request):
                 head = event
+                self._check(head)
                 request = _request(head)
                 if request.upgrades:
                     return request
@@ -139,6 +140,13 @@ class HttpConnection:
                 return attrs.evolve(request, body=body)
             elif isinstance(event, h11.ConnectionClosed):
                 return None
+
+    def _check(self, head: h11.Request) -> None:
+        """h11 bounds a head that is incomplete; one that came in a single read is bounded here."""
+        if len(self._raw) - len(self._h11.trailing_data[0]) > HEAD_BYTES_MAX:
+            raise BadRequest(431, f"a request's head may have {HEAD_BYTES_MAX} bytes")
+        if head.http_version not in (b"1.0", b"1.1"):
+            raise BadRequest(505, "HTTP/1.1 is spoken here")
 
     async def _next_event(self) -> Any:
         while True:

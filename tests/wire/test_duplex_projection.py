@@ -24,16 +24,17 @@ def test_every_numbered_event_shows_its_number(story: Story) -> None:
     assert [p["server_event_seq"] for p in story.deliver()] == list(range(1, story.projection.number + 1))
 
 
-def test_a_fresh_client_gets_its_credentials_and_the_first_number(story: Story) -> None:
-    created, updated = story.projection.greeting(story.state, Credentials("s", 1, "secret"))
+def test_a_fresh_client_gets_its_credentials_and_its_stream_begins_with_the_session(story: Story) -> None:
+    (created,) = story.projection.greeting(story.state, Credentials("s", 1, "secret"))
     assert (created["type"], created["attachment_generation"], created["resume_token"]) == (
         "session.created",
         1,
         "secret",
     )
     assert "server_event_seq" not in created
+    (updated,) = story.deliver()
     assert (updated["type"], updated["server_event_seq"]) == ("session.updated", 1)
-    assert updated["session"] == created["session"]
+    assert updated["session"] == {**created["session"], "epoch": 1}
 
 
 def test_a_resumed_client_learns_what_died_and_what_of_its_input_is_safe(story: Story) -> None:

@@ -27,18 +27,13 @@ class DuplexProjection(OpenAIProjection):
     version: int = 1
     number_field: str | None = names.NUMBER
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._first: Mapping[str, Any] | None = None
-        """The numbered event that the last fresh attachment brought: the head at which its stream begins."""
-
     def greeting(self, state: SessionState, credentials: Credentials | None) -> list[Mapping[str, Any]]:
-        """session.created, with what a client needs to come back; then the numbered event at which its stream begins."""
+        """session.created, with what a client needs to come back."""
         created: dict[str, Any] = {"type": names.SESSION_CREATED, "session": self.session(state)}
         if credentials is not None:
             created["attachment_generation"] = credentials.generation
             created["resume_token"] = credentials.resume_token
-        return [created] if self._first is None else [created, self._first]
+        return [created]
 
     def session(self, state: SessionState) -> dict[str, Any]:
         """The session object."""
@@ -62,7 +57,6 @@ class DuplexProjection(OpenAIProjection):
         """A fresh client gets the session object once more, numbered: its stream begins with it."""
         if event.resumed_from is None:
             emit.live(names.SESSION_UPDATED, session=self.session(state))
-            self._first = emit.frames[-1].payload
 
     def _session_closed(self, emit: Emitter, event: e.SessionClosed, state: SessionState) -> None:
         if event.reason in _EXPIRED:

@@ -1,0 +1,221 @@
+"""The HTTP front: what is answered where, limits in bytes and time, refused upgrades, keys and origins."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import trio
+
+from adapters import page
+from adapters.server.application import Application
+from adapters.server.metrics import Metrics
+from adapters.server.settings import ServerSettings, is_loopback
+from tests.server.servers import Server, open_test_server
+
+UPGRADE = (
+    "Upgrade: websocket",
+    "Connection: Upgrade",
+    "Sec-WebSocket-Version: 13",
+    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==",
+)
+
+
+async def upgrade(server: Server, path: str, *lines: str, base: tuple[str, ...] = UPGRADE) -> bytes:
+    """The first bytes that answer an upgrade."""
+    stream = server.dial()
+    head = [f"GET {path} HTTP/1.1", "Host: server.test", *base, *lines]
+    await stream.send_all("\r\n".join([*head, "", ""]).encode())
+    got = await stream.receive_some(65_536)
+    await stream.aclose()
+    return bytes(got)
+
+
+async def test_the_page_and_its_assets() -> None:
+    async with open_test_server() as server:
+        for path in ("/", "/app.js", "/style.css"):
+            status, headers, body = await server.get(path)
+            asset = page.asset_for_path(path)
+            assert asset is not None
+            assert (status, body, headers["content-type"]) == (200, asset.body, asset.content_type.lower())
+            assert headers["x-content-type-options"] == "nosniff"
+            assert "default-src 'none'" in headers["content-security-policy"]
+            status, _, body = await server.get(path, f"If-None-Match: {asset.etag}")
+            assert (status, body) == (304, b"")
+        status, headers, body = await server.get("/", method="HEAD")
+        assert (status, body) == (200, b"")
+        assert int(headers["content-length"]) > 0
+
+
+async def test_health_readiness_models_and_metrics() -> None:
+    async with open_test_server() as server:
+        assert (await server.get("/healthz"))[0] == 200
+        assert json.loads((await server.get("/readyz"))[2]) == {"ready": True}
+        assert json.loads((await server.get("/v1/models"))[2])["data"][0]["id"] == "scripted"
+        status, headers, body = await server.get("/metrics")
+        assert status == 200
+        assert headers["content-type"].startswith("text/plain")
+        for name in (
+            "sessions",
+            "responses",
+            "barge_in_seconds",
+            "first_audio_seconds",
+            "stale_outputs_dropped",
+            "event_loop_lag_seconds",
+            "outbox_bytes",
+            "store_queue_items",
+            "store_append_seconds",
+        ):
+            assert f"# TYPE duologue_{name}".encode() in body, name
+
+
+async def test_while_the_model_loads_the_server_says_so() -> None:
+    application = Application(ServerSettings(model="scripted"), Metrics())
+    async with trio.open_nursery() as nursery:
+        server = Server(application, None, nursery)  # type: ignore[arg-type]
+        status, headers, body = await server.get("/readyz")
+        assert (status, json.loads(body)["reason"]) == (503, "loading")
+        assert headers["retry-after"]
+        assert (await server.get("/healthz"))[0] == 200
+        refused = await upgrade(server, "/v1/realtime")
+        assert refused.startswith(b"HTTP/1.1 503 ")
+        assert b'"code": "loading"' in refused
+
+
+@pytest.mark.parametrize(
+    ("path", "method", "status"),
+    [
+        ("/nothing", "GET", 404),
+        ("/../etc/passwd", "GET", 404),
+        ("/%2e%2e/secret", "GET", 404),
+        ("/", "POST", 405),
+        ("/metrics", "DELETE", 405),
+        ("/v1/realtime", "GET", 426),
+    ],
+)
+async def test_other_requests_are_refused(path: str, method: str, status: int) -> None:
+    async with open_test_server() as server:
+        got, _, body = await server.get(path, method=method)
+        assert got == status
+        assert json.loads(body)["error"]["code"]
+
+
+@pytest.mark.parametrize(
+    ("raw", "status"),
+    [
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03" + bytes(100), 400),
+        (b"GET / HTTP/1.1\r\n\r\n", 400),
+        (b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 20_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\nHost: a\r\n" + b"X: y\r\n" * 5_000 + b"\r\n", 431),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000, 413),
+        (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n", 400),
+        (b"GET / HTTP/9.9\r\nHost: a\r\n\r\n", 505),
+    ],
+    ids=["tls", "no host", "long header", "many headers", "long body", "bad length", "bad version"],
+)
+async def test_what_is_no_request_is_refused_and_let_go(raw: bytes, status: int) -> None:
+    async with open_test_server() as server:
+        assert (await server.ask(raw)).startswith(f"HTTP/1.1 {status} ".encode())
+        assert (await server.get("/healthz"))[0] == 200
+
+
+async def test_a_head_that_drips_in_is_cut_off_in_time() -> None:
+    async with open_test_server() as server:
+        stream = server.dial()
+        await stream.send_all(b"GET / HTTP/1.1\r\n")
+        async with trio.open_nursery() as nursery:
+
+            async def drip() -> None:
+                while True:
+                    await trio.sleep(1)
+                    await stream.send_all(b"X: y\r\n")
+
+            nursery.start_soon(drip)
+            answer = await stream.receive_some(65_536)
+            nursery.cancel_scope.cancel()
+        assert bytes(answer).startswith(b"HTTP/1.1 408 ")
+        assert trio.current_time() < 12
+
+
+async def test_a_connection_that_says_nothing_is_let_go_without_a_word() -> None:
+    async with open_test_server() as server:
+        assert await server.dial().receive_some(65_536) == b""
+        assert trio.current_time() < 12
+
+
+async def test_one_connection_may_ask_several_times() -> None:
+    async with open_test_server() as server:
+        stream = server.dial()
+        for _ in range(3):
+            await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert bytes(await stream.receive_some(65_536)).startswith(b"HTTP/1.1 200 ")
+        await stream.send_all(b"GET /healthz HTTP/1.1\r\nHost: a\r\n\r\nGET /readyz HTTP/1.1\r\nHost: a\r\n\r\n")
+        got = b""
+        while got.count(b"HTTP/1.1 200") < 2:
+            got += bytes(await stream.receive_some(65_536))
+
+
+async def test_too_many_connections_are_turned_away() -> None:
+    settings = ServerSettings(model="scripted", connections_max=1)
+    async with open_test_server(settings) as server:
+        server.dial()
+        await trio.testing.wait_all_tasks_blocked()
+        assert (await server.get("/healthz"))[0] == 503
+
+
+@pytest.mark.parametrize(
+    ("path", "lines", "status"),
+    [
+        ("/v1/nowhere", UPGRADE, 404),
+        ("/", UPGRADE, 404),
+        ("/v1/realtime", (*UPGRADE[:2], "Sec-WebSocket-Version: 8", UPGRADE[3]), 426),
+        ("/v1/realtime", UPGRADE[:3], 400),
+        ("/v1/realtime", (*UPGRADE[:3], "Sec-WebSocket-Key: short"), 400),
+    ],
+)
+async def test_an_upgrade_that_cannot_be_is_refused_in_http(path: str, lines: tuple[str, ...], status: int) -> None:
+    async with open_test_server() as server:
+        got = await upgrade(server, path, base=lines)
+        assert got.startswith(f"HTTP/1.1 {status} ".encode())
+        assert json.loads(got.partition(b"\r\n\r\n")[2])["error"]["code"]
+
+
+async def test_keys_by_header_and_by_subprotocol() -> None:
+    settings = ServerSettings(model="scripted", api_keys=("sk-one", "sk-two"))
+    async with open_test_server(settings) as server:
+        assert (await upgrade(server, "/v1/realtime")).startswith(b"HTTP/1.1 401 ")
+        for wrong in ("Authorization: Bearer sk-three", "Authorization: Basic sk-one", "Authorization: Bearer "):
+            assert (await upgrade(server, "/v1/realtime", wrong)).startswith(b"HTTP/1.1 401 ")
+        good = await upgrade(server, "/v1/realtime", "Authorization: Bearer sk-two")
+        assert good.startswith(b"HTTP/1.1 101 ")
+        proposed = "Sec-WebSocket-Protocol: realtime, openai-insecure-api-key.sk-one"
+        by_subprotocol = await upgrade(server, "/v1/realtime", proposed)
+        assert by_subprotocol.startswith(b"HTTP/1.1 101 ")
+        assert b"sec-websocket-protocol: realtime\r\n" in by_subprotocol.lower()
+        assert (await server.get("/v1/models"))[0] == 401
+        assert (await server.get("/v1/models", "Authorization: Bearer sk-one"))[0] == 200
+        assert (await server.get("/"))[0] == (await server.get("/healthz"))[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "origin", "allowed"),
+    [
+        ("127.0.0.1", "https://evil.test", True),
+        ("0.0.0.0", "https://evil.test", False),
+        ("0.0.0.0", "null", False),
+        ("0.0.0.0", "http://server.test", True),
+        ("0.0.0.0", "http://server.test:81", False),
+        ("0.0.0.0", "https://friend.test", True),
+        ("0.0.0.0", None, True),
+    ],
+)
+async def test_origins(host: str, origin: str | None, allowed: bool) -> None:
+    settings = ServerSettings(model="scripted", host=host, origins=("https://friend.test",))
+    async with open_test_server(settings) as server:
+        got = await upgrade(server, "/v1/realtime", *([f"Origin: {origin}"] if origin else []))
+        assert got.startswith(b"HTTP/1.1 101 " if allowed else b"HTTP/1.1 403 ")
+
+
+def test_loopback() -> None:
+    assert all(map(is_loopback, ("localhost", "127.0.0.1", "127.9.9.9", "::1")))
+    assert not any(map(is_loopback, ("0.0.0.0", "::", "10.0.0.1", "example.test", "")))
