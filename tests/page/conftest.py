@@ -117,19 +117,59 @@ def answers(url: str) -> bool:
         return False
 
 
+class LiveServer:
+    """``duologue serve`` in a process of its own, on a port and a store that outlive it."""
+
+    def __init__(self, folder: Path, *options: str) -> None:
+        self.log = folder / "server.log"
+        self.port = free_port()
+        self.url = f"http://localhost:{self.port}/"
+        self.command = [sys.executable, "-m", "adapters.command_line.main", "serve", *options]
+        self.command += ["--port", str(self.port), "--store", f"sqlite:///{folder / 'log.sqlite3'}"]
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start it and wait until it is ready."""
+        with self.log.open("ab") as log:
+            process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, cwd=self.log.parent)
+        self.process = process
+        until(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{self.port}/readyz"), 180)
+        assert process.poll() is None, self.log.read_text()[-2_000:]
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait(30)
+
+    def stop(self) -> None:
+        """End it; stopping twice is stopping once."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.terminate()
+            try:
+                self.process.wait(45)
+            except subprocess.TimeoutExpired:
+                self.kill()
+
+
 @pytest.fixture(scope="module")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real server with the real models, ready to talk."""
-    folder = tmp_path_factory.mktemp("server")
-    port = free_port()
-    command = [sys.executable, "-m", "adapters.command_line.main", "serve", "--model", "cascade"]
-    command += ["--host", "127.0.0.1", "--port", str(port), "--store", f"sqlite:///{folder / 'log.sqlite3'}"]
-    with (folder / "server.log").open("w") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT, cwd=folder)
+    server = LiveServer(tmp_path_factory.mktemp("server"), "--model", "cascade", "--drain-s", "1")
     try:
-        until(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{port}/readyz"), 120)
-        assert process.poll() is None, (folder / "server.log").read_text()[-2_000:]
-        yield f"http://localhost:{port}/"
+        server.start()
+        yield server.url
     finally:
-        process.terminate()
-        process.wait(30)
+        server.stop()
+
+
+@pytest.fixture
+def scripted_server(tmp_path: Path) -> Iterator[LiveServer]:
+    """A real server with the scripted model, whose long answers last minutes; it may be killed and started again."""
+    options = ("--model", "scripted", "--model-option", "long_units=300", "--drain-s", "1")
+    server = LiveServer(tmp_path, *options)
+    try:
+        server.start()
+        yield server
+    finally:
+        server.stop()
