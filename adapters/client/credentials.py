@@ -42,7 +42,8 @@ class ResumeCredentials:
 class ReconnectPolicy:
     """How a dropped connection is resumed: at most ``attempts_max`` tries in a row, exponentially further apart."""
 
-    attempts_max: int = 8
+    attempts_max: int = 10
+    """With the delays below, ten attempts span about 25 s: less than the 30 s for which a server keeps a session."""
     initial_ms: int = 100
     factor: float = 2.0
     delay_ms_max: int = 5_000

@@ -12,6 +12,7 @@ import secrets
 import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 from adapters.client.core import CLOSING, ENDED, HANDSHAKE, IDLE, LIVE, ClientCore
@@ -73,6 +74,7 @@ class DuplexClientBase:
         self._handles: OrderedDict[str, ResponseHandle] = OrderedDict()
         self._closed: TransportClosed | None = None
         self._detaching = False
+        self._sending = False
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -270,8 +272,11 @@ class DuplexClientBase:
             self._core.disconnected(None, "no answer to session.close")
             self._finish()
 
-    async def detach(self) -> ResumeCredentials:
-        """Leave without ending the session; another client may resume it with what this returns."""
+    async def detach(self, *, timeout_s: float = 5.0) -> ResumeCredentials:
+        """Leave without ending the session; another client may resume it with what this returns. What was queued goes
+        out first, for at most ``timeout_s``; in a reconnect gap it is lost."""
+        with suppress(TimeoutError):
+            await self._loop.within(timeout_s, self._all_sent)
         credentials = self._core.credentials()
         self._detaching = True
         self._core.abandon(ClientMisuse("this client has detached from its session"))
@@ -351,7 +356,9 @@ class DuplexClientBase:
             self._core.tick(self._loop.now_ns())
             frame = self._core.next_frame()
             if frame is not None:
+                self._sending = True
                 await transport.send(frame)
+                self._sending = False
                 self._drained.ring()
                 continue
             due_ns = self._core.next_tick_ns()
@@ -411,6 +418,10 @@ class DuplexClientBase:
         self._wake.ring()
         await self._loop.sleep(0)
         while self._core.phase == LIVE and self._core.waiting_bytes > WAITING_BYTES_SOFT:
+            await self._drained.wait()
+
+    async def _all_sent(self) -> None:
+        while self._core.phase == LIVE and (self._core.waiting_bytes or self._sending):
             await self._drained.wait()
 
     def _rouse(self) -> None:

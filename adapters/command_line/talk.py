@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from contextlib import AsyncExitStack, ExitStack
+from functools import partial
 from pathlib import Path
 
 import click
@@ -19,6 +21,8 @@ from adapters.command_line.talk_record import TalkRecord
 from adapters.command_line.talk_session import RATE, NoAnswer, SoundCard, Talk, TalkPlan
 
 FAST_SPEED = 8.0
+LOADING_S_MAX = 120.0
+LOADING_WAIT_S = 2.0
 WAV = click.Path(exists=True, dir_okay=False, path_type=Path)
 
 
@@ -98,16 +102,16 @@ def talk(
             speed=FAST_SPEED if fast and not mic else 1.0,
             timeout_s=timeout_s,
         )
-        client = DuplexClient(
-            url, model=model, config=cascade_session_config(instructions=instructions), api_key=api_key
-        )
+        config = cascade_session_config(instructions=instructions)
+        make_client = partial(DuplexClient, url, model=model, config=config, api_key=api_key)
+        make_client()
     except BadAudioFile as error:
         raise click.UsageError(str(error)) from None
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from None
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)
-    trio.run(_talk, client, plan, url, out, mic, quiet)
+    trio.run(_talk, make_client, plan, url, out, mic, quiet)
 
 
 async def _until_interrupt() -> None:
@@ -117,11 +121,26 @@ async def _until_interrupt() -> None:
             return
 
 
-async def _talk(client: DuplexClient, plan: TalkPlan, url: str, out: Path | None, mic: bool, quiet: bool) -> None:
+async def _enter(make_client: Callable[[], DuplexClient], stack: AsyncExitStack) -> DuplexClient:
+    """A client in its session; waits for a server that is still loading its model. Raises ClientError."""
+    until = trio.current_time() + LOADING_S_MAX
+    while True:
+        try:
+            return await stack.enter_async_context(make_client())
+        except HandshakeRefused as refused:
+            if refused.code != "loading" or trio.current_time() >= until:
+                raise
+            click.echo("-- the server is loading its model ...", err=True)
+            await trio.sleep(LOADING_WAIT_S)
+
+
+async def _talk(
+    make_client: Callable[[], DuplexClient], plan: TalkPlan, url: str, out: Path | None, mic: bool, quiet: bool
+) -> None:
     async with AsyncExitStack() as stack:
         try:
             sound: SoundCard | None = stack.enter_context(open_sound_card(RATE)) if mic else None
-            await stack.enter_async_context(client)
+            client = await _enter(make_client, stack)
         except NoSoundCard as error:
             raise NoConnection(str(error)) from None
         except ClientError as error:
@@ -177,5 +196,5 @@ def _no_connection(error: ClientError, url: str) -> click.ClickException:
             hint = " Wait for a session to end, or give the server more sessions."
         elif error.status == 404:
             hint = " Is the path right? It is usually /v1/realtime."
-        return NoConnection(f"the server refused the session ({error.code}): {error.message}.{hint}")
+        return NoConnection(f"the server refused the session ({error.code}): {error.message.rstrip('.')}.{hint}")
     return NoConnection(f"cannot open a session at {url}: {error}")

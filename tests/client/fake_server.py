@@ -48,6 +48,8 @@ class FakeServer:
         self.bell = trio.Event()
         self.connections = 0
         self.refuse: TransportRefused | None = None
+        self.refusals: list[bytes] = []
+        """Bodies of the upgrades that are refused first, over a socket."""
         self._heard = 0
         self._loud_ms = 0
         self._quiet_ms = 0
@@ -173,6 +175,10 @@ async def network(**options: float) -> AsyncIterator[MemoryNetwork]:
 
 
 async def _serve_one(server: FakeServer, request: WebSocketRequest) -> None:
+    if server.refusals:
+        body = server.refusals.pop(0)
+        await request.reject(503, extra_headers=[(b"content-length", str(len(body)).encode())], body=body)
+        return
     connection = await request.accept()
     server.connections += 1
     server.session.drop()

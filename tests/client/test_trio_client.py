@@ -161,6 +161,14 @@ async def test_another_process_resumes_with_exported_credentials() -> None:
             assert second.statistics().lost_events == 0
 
 
+async def test_detaching_sends_what_is_queued_first() -> None:
+    async with network() as net, client_of(net) as client:
+        await client.stream_pcm(tone(600), realtime=False)
+        await client.detach()
+        assert b"".join(net.server.session.input) == tone(600)
+        assert not net.server.session.closed
+
+
 async def test_the_old_client_is_told_that_it_was_replaced() -> None:
     async with network() as net, client_of(net) as client:
         net.server.session.frames.append(

@@ -140,6 +140,27 @@ def test_a_server_that_is_not_there_is_said_to_be_started(tmp_path: Path) -> Non
 
 
 @pytest.mark.realtime
+def test_a_server_that_is_still_loading_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FakeServer(answer_ms=200)
+    monkeypatch.setattr("adapters.command_line.talk.LOADING_WAIT_S", 0.1)
+    server.refusals = [b'{"error": {"code": "loading", "message": "The model is still loading."}}'] * 2
+    with running(server) as url:
+        result = run_talk("--say", "hello", "--url", url)
+    assert result.exit_code == 0, result.output
+    assert result.output.count("is loading its model") == 2
+
+
+@pytest.mark.realtime
+def test_a_full_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    server = FakeServer()
+    server.refusals = [b'{"error": {"code": "resource_exhausted", "message": "All 64 places are taken."}}']
+    with running(server) as url:
+        result = run_talk("--say", "hello", "--url", url)
+    assert result.exit_code == 1
+    assert "All 64 places are taken. Wait for a session to end" in result.output
+
+
+@pytest.mark.realtime
 def test_silence_is_answered_by_nothing_and_that_is_an_error(tmp_path: Path) -> None:
     with running(FakeServer()) as url:
         result = run_talk(spoken(tmp_path / "q.wav", silence(200)), "--url", url, "--timeout", "0.5")
