@@ -120,6 +120,8 @@ class Answer:
     def adopt(self, lane: Lane) -> None:
         """Somebody asked for it: what is held goes out, and it goes on."""
         self.lane = lane
+        for stage in (self._shop.thinking, self._shop.speaking):
+            stage.promote(self._session, self.cancel)
         for unit, timings in self._held:
             self._emit(unit, timings)
         self._held.clear()
@@ -158,7 +160,7 @@ class Answer:
         with self._lock:
             if self.lane is None and self.trial_until_s is not None and time.monotonic() > self.trial_until_s:
                 self.cancel.cancel()
-            if self.cancel:
+            if self.cancel.raised:
                 raise Cancelled
             self._first_token_ns = self._first_token_ns or time.time_ns()
             for piece in self._splitter.push(text):
@@ -176,7 +178,7 @@ class Answer:
 
     def _go_on(self) -> None:
         """Give the voice its next piece, or say that this was all."""
-        if self.cancel or self.finished or self._speaking:
+        if self.cancel.raised or self.finished or self._speaking:
             return
         on_trial = self.lane is None
         if self._pieces:
@@ -202,7 +204,7 @@ class Answer:
             return
         with self._lock:
             self._speaking = False
-            if self.cancel:
+            if self.cancel.raised:
                 return
             for number, unit in enumerate(self._cutter.cut(piece.text, speech)):
                 self._out(unit, self._timings(piece) if number == 0 else ())
@@ -215,7 +217,7 @@ class Answer:
         return stages if self._units or self._held else (("first_token", self._first_token_ns), *stages)
 
     def _out(self, unit: Unit, timings: tuple[tuple[str, int], ...]) -> None:
-        if self.cancel:
+        if self.cancel.raised:
             return
         if self.lane is None:
             self._held.append((unit, timings))
@@ -260,7 +262,7 @@ class Answer:
 
     def _fail(self, code: str, message: str) -> None:
         """An answer on trial fails in silence: a Respond then makes a new one."""
-        if self.cancel or self.finished:
+        if self.cancel.raised or self.finished:
             return
         self.cancel.cancel()
         self.finished = True

@@ -57,7 +57,7 @@ class HttpChatModel:
         try:
             cancel.check()
             connection.request("POST", f"{self._base}/chat/completions", json.dumps(request), self._headers)
-            if cancel:
+            if cancel.raised:
                 _break(connection)
             response = connection.getresponse()
             if response.status != 200:

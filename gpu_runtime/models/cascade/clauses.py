@@ -10,6 +10,9 @@ import re
 FIRST_CLAUSE_WORDS = 3
 """A comma ends the first piece only behind so many words: shorter ones sound clipped."""
 
+LEFT_OVER_WORDS = 2
+"""Words that must have begun behind a first piece that no punctuation ends: a sentence's last word alone sounds odd."""
+
 PIECE_WORDS_MAX = 24
 """A sentence that is longer is spoken in parts, so that synthesis stays short enough to cut."""
 
@@ -65,7 +68,9 @@ class ClauseSplitter:
         whole = words[:-1] if words and words[-1] == len(self._text) else words
         if self._first:
             clause = next((at for at in self._clause_ends() if self._words_before(at) >= FIRST_CLAUSE_WORDS), None)
-            capped = words[self._first_piece_words - 1] if len(whole) > self._first_piece_words else None
+            capped = (
+                words[self._first_piece_words - 1] if len(words) >= self._first_piece_words + LEFT_OVER_WORDS else None
+            )
             return min((cut for cut in (clause, capped) if cut is not None), default=None)
         if len(whole) <= PIECE_WORDS_MAX:
             return None

@@ -188,7 +188,10 @@ class Ear:
         if text is not None:
             self._transcripts.put(message.item_id, text)
             return
-        audio = self._tape.cut(self._clock.sample_at(message.start_ms), self._clock.sample_at(message.end_ms))
+        stop = self._clock.sample_at(message.end_ms)
+        # what is too short for a frame is on no tape yet
+        rest = self._samples[: max(0, stop - self._tape.end)]
+        audio = np.concatenate([self._tape.cut(self._clock.sample_at(message.start_ms), stop), rest])
         if not len(audio):
             self._heard(message.item_id, "")
             return
@@ -240,13 +243,11 @@ class Ear:
         self._tape.append(samples)
         if self._detection is None:
             return
-        frame = Frame(
-            self._detector.probability(samples),
-            self._tape.end,
-            self._clock.ms_at(start),
-            self._clock.ms_at(self._tape.end),
-            self._arrived_ns,
-        )
+        end_ms = self._clock.ms_at(self._tape.end)
+        # the clock may have jumped inside the frame
+        start_ms = max(self._clock.ms_at(start), end_ms - FRAME_MS)
+        loudness = self._detector.probability(samples)
+        frame = Frame(loudness, self._tape.end, start_ms, end_ms, self._arrived_ns)
         with self._lock:
             if self._reading is not None:
                 self._reading.hear(frame, frame.probability >= self._detection.threshold, FRAME_MS)
@@ -360,7 +361,7 @@ class Ear:
 
     def _submit(self, read: Callable[[], None], cancel: Cancel | None = None) -> None:
         try:
-            self._parts.stage.submit(self.session, read, cancel or Cancel())
+            self._parts.stage.submit(self.session, read, Cancel() if cancel is None else cancel)
         except StageFull:
             # the turn must end all the same: it is read here, and this ear's input waits meanwhile
             read()

@@ -135,7 +135,7 @@ class SessionLanes:
                 return
             order = self._order(message)
             trial, self._trial = self._trial, None
-            if trial is not None and (trial.order != order or trial.cancel):
+            if trial is not None and (trial.order != order or trial.cancel.raised):
                 trial.cancel.cancel()
                 trial = None
             answer = trial or Answer(self._shop, self._session, order, self._lock)
@@ -164,7 +164,7 @@ class SessionLanes:
         for answer in self._answers:
             if answer.lane is not None and answer.lane.epoch < self._epoch_min:
                 answer.cancel.cancel()
-        self._answers = [answer for answer in self._answers if not answer.cancel]
+        self._answers = [answer for answer in self._answers if not answer.cancel.raised]
         self._paused = {epoch for epoch in self._paused if epoch >= self._epoch_min}
 
     def _drop_trial(self) -> None:
@@ -181,6 +181,6 @@ class SessionLanes:
 def _was_heard(answer: Answer) -> bool:
     """Whether the answer is complete and its audio has had the time to be played: else nobody knows yet what of it will
     be history."""
-    if not answer.finished or answer.first_emitted_s is None or answer.cancel:
+    if not answer.finished or answer.first_emitted_s is None or answer.cancel.raised:
         return False
     return time.monotonic() >= answer.first_emitted_s + answer.audio_ms / 1000

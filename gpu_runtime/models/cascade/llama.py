@@ -92,7 +92,7 @@ class _Call:
         server.handle_chat_completions(request, self._on_chunks)
         if self._consumer_failure is not None:
             raise self._consumer_failure
-        if self._cancel:
+        if self._cancel.raised:
             raise Cancelled
         if self._failure is not None:
             raise self._failure
@@ -110,7 +110,7 @@ class _Call:
         except BaseException as failure:  # noqa: BLE001 - raised again, on our side of the server
             self._consumer_failure = failure
             return True
-        return bool(self._cancel) or self._failure is not None
+        return self._cancel.raised or self._failure is not None
 
     def _read(self, chunk: dict[str, Any]) -> None:
         if "error" in chunk:
@@ -122,7 +122,7 @@ class _Call:
         for choice in chunk.get("choices", ()):
             self._finish = choice.get("finish_reason") or self._finish
             text = (choice.get("delta") or {}).get("content")
-            if text and not self._cancel:
+            if text and not self._cancel.raised:
                 self._on_text(text)
 
 

@@ -51,7 +51,9 @@ class Cancel:
         self._lock = threading.Lock()
         self._wakers: list[Callable[[], None]] = []
 
-    def __bool__(self) -> bool:
+    @property
+    def raised(self) -> bool:
+        """Whether it is up."""
         return self._event.is_set()
 
     def cancel(self) -> None:
@@ -65,10 +67,10 @@ class Cancel:
     def waking(self, wake: Callable[[], None]) -> Callable[[], None]:
         """Call ``wake`` when the flag goes up (at once if it is up). Returns a function that forgets it again."""
         with self._lock:
-            raised = self._event.is_set()
-            if not raised:
+            already = self._event.is_set()
+            if not already:
                 self._wakers.append(wake)
-        if raised:
+        if already:
             wake()
 
         def forget() -> None:

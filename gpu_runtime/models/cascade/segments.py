@@ -19,8 +19,8 @@ FRAME_MS = 32
 GOES_ON_FRAMES = 3
 """SpeechGoesOn is said about every 100 ms."""
 
-ONSET_SLACK = 2
-"""The loud frames that make an onset may have so many quiet ones between them."""
+ONSET_SLACK = 1
+"""The loud frames that make an onset may have so many quiet ones in a row between them."""
 
 
 @attrs.frozen

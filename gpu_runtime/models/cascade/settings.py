@@ -38,7 +38,7 @@ class Settings:
     """Silence after which the turn is transcribed and answered on trial, before the hang-over has passed."""
     anticipate: bool = True
     """Start the answer on trial too, and hold it until it is asked for."""
-    first_piece_words: int = 6
+    first_piece_words: int = 5
     """The first words are spoken without waiting for the end of a clause after so many of them."""
     unit_ms: int = 320
     """Audio in one Produced, at most."""

@@ -84,6 +84,20 @@ class Stage:
         for job in in_the_way:
             job.cancel.cancel()
 
+    def promote(self, session: str, cancel: Cancel) -> None:
+        """A trial that waits under this flag is asked for now. Nothing happens when it runs already, or is done."""
+        with self._changed:
+            trials = self._lines[Urgency.TRIAL].get(session, deque())
+            job = next((job for job in trials if job.cancel is cancel), None)
+            if job is None:
+                return
+            trials.remove(job)
+            if not trials:
+                del self._lines[Urgency.TRIAL][session]
+            job.urgency = Urgency.ASKED
+            self._lines[Urgency.ASKED].setdefault(session, deque()).append(job)
+            self._changed.notify()
+
     def statistics(self) -> StageStatistics:
         """Now."""
         with self._changed:
@@ -128,7 +142,7 @@ class Stage:
         try:
             while (job := self._next()) is not None:
                 try:
-                    if not job.cancel:
+                    if not job.cancel.raised:
                         job.run()
                 except Cancelled:
                     pass
