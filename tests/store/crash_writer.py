@@ -52,7 +52,7 @@ async def keep_appending(owner: Writer, numbers: range | count[int]) -> None:
                 break
 
 
-async def main(url: str, server: str, batches: int | None = None) -> None:
+async def main(url: str, server: str, batches: int | None) -> None:
     async with open_store(url) as store, trio.open_nursery() as nursery:
         owners = [await own(store, session, server) for session in SESSIONS]
         say("ready")
@@ -61,4 +61,5 @@ async def main(url: str, server: str, batches: int | None = None) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, sys.argv[1], sys.argv[2], *map(int, sys.argv[3:]))
+    url, server, *batches = sys.argv[1:]
+    trio.run(main, url, server, int(batches[0]) if batches else None)
