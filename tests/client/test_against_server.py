@@ -1,0 +1,191 @@
+"""The client and the real server (scripted model, store in memory), over memory streams in virtual time."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from wsproto import ConnectionType, WSConnection
+
+from adapters.client.credentials import ReconnectPolicy
+from adapters.client.errors import DuplexProtocolError, HandshakeRefused, SessionReplaced
+from adapters.client.player import Player
+from adapters.client.session_config import cascade_session_config
+from adapters.client.transport import Transport
+from adapters.client.trio_client import DuplexClient
+from adapters.client.trio_transport import TrioTransport
+from adapters.wire.schema import names
+from tests.client.fake_server import silence, tone
+from tests.server.servers import Server, open_test_server
+
+URL = "ws://server.test/v1/realtime"
+QUICK = ReconnectPolicy(initial_ms=20, attempts_max=20)
+
+
+class Line:
+    """The way to a server; ``cut`` breaks the latest connection."""
+
+    def __init__(self, server: Server) -> None:
+        self.server = server
+        self.streams: list[trio.abc.Stream] = []
+
+    async def connect(self, url: str, headers: Mapping[str, str]) -> Transport:
+        self.streams.append(self.server.dial())
+        transport = TrioTransport(self.streams[-1], WSConnection(ConnectionType.CLIENT))
+        await transport.open("server.test", url.removeprefix("ws://server.test"), headers)
+        return transport
+
+    async def cut(self) -> None:
+        await trio.aclose_forcefully(self.streams[-1])
+
+
+def client_on(line: Line, **options: object) -> DuplexClient:
+    config = cascade_session_config()
+    return DuplexClient(URL, connect=line.connect, config=config, reconnect=QUICK, **options)  # type: ignore[arg-type]
+
+
+async def hear_all(client: DuplexClient) -> tuple[bytes, str | None, str]:
+    """The next answer: its audio, its status, its text."""
+    async for response in client.responses():
+        audio = b"".join([chunk async for chunk in response.audio()])
+        await response.wait_done()
+        return audio, response.status, response.transcript
+    raise AssertionError("the session ended without an answer")
+
+
+async def test_a_spoken_turn() -> None:
+    async with open_test_server() as server, client_on(Line(server)) as client:
+        await client.stream_pcm(tone(500) + silence(800))
+        audio, status, text = await hear_all(client)
+        assert (status, len(audio) > 0) == ("completed", True)
+        assert "turn 1" in text
+        assert client.statistics().lost_events == 0
+
+
+async def test_a_listener_cuts_the_answer_and_the_server_knows_what_was_heard() -> None:
+    async with open_test_server() as server, client_on(Line(server)) as client:
+        player = Player(int(trio.current_time() * 1e9))
+        await client.send_text("a long answer please")
+        events = client.events()
+        async for response in client.responses():
+            async for chunk in response.audio():
+                now_ns = int(trio.current_time() * 1e9)
+                player.feed(response.response_id, chunk, now_ns)
+                if player.played_ms(response.response_id) >= 500:
+                    heard_ms = player.cut(now_ns)
+                    await client.barge_in(played_ms=heard_ms, response_id=response.response_id)
+                    await response.wait_done()
+            break
+        assert response.was_cut
+        async for event in events:
+            if event.type == names.RESPONSE_DONE:
+                break
+        playback = event.payload["response"]["metadata"]["playback"]
+        assert playback["committed_ms"] == heard_ms
+        assert client.statistics().stale_audio_deltas == 0
+        assert client.statistics().lost_events == 0
+        assert len(response.heard_text) < len(response.transcript)
+
+
+async def test_taking_over_from_another_client() -> None:
+    async with open_test_server() as server:
+        line = Line(server)
+        async with client_on(line) as first:
+            await first.send_text("hello")
+            await hear_all(first)
+            credentials = first.credentials()
+            async with client_on(line, resume=credentials) as second:
+                assert second.session_id == first.session_id
+                with pytest.raises(SessionReplaced):
+                    await first.wait_for(names.RESPONSE_DONE, timeout_s=5)
+                await second.send_text("still there?")
+                assert (await hear_all(second))[1] == "completed"
+        async with open_test_server():
+            with pytest.raises(HandshakeRefused) as caught:
+                async with client_on(line, resume=credentials):
+                    pass
+            assert caught.value.code in ("invalid_resume_token", "session_resume_expired")
+
+
+async def test_refusals_name_the_event() -> None:
+    async with open_test_server() as server, client_on(Line(server)) as client:
+        event_id = await client.cancel_response()
+        with pytest.raises(DuplexProtocolError) as caught:
+            await anext(client.responses())
+        assert caught.value.event_id == event_id
+
+
+FEW = settings(max_examples=max(5, settings.default.max_examples // 10))  # type: ignore[union-attr]
+"""Each example is two whole conversations."""
+
+
+@FEW
+@given(cut_ms=st.integers(1, 2_500), drops_ms=st.lists(st.integers(1, 700), max_size=5))
+def test_an_answer_that_is_cut_while_the_line_breaks(cut_ms: int, drops_ms: list[int]) -> None:
+    """The cut holds, nothing stale arrives, every hole is announced, and the conversation goes on."""
+
+    async def talk() -> None:
+        async with open_test_server() as server:
+            line = Line(server)
+            async with client_on(line) as client, trio.open_nursery() as nursery:
+
+                async def break_the_line() -> None:
+                    for wait_ms in drops_ms:
+                        await trio.sleep(wait_ms / 1_000)
+                        await line.cut()
+
+                async def barge_in() -> None:
+                    await trio.sleep(cut_ms / 1_000)
+                    await client.barge_in()
+
+                await client.send_text("a long answer please")
+                nursery.start_soon(break_the_line)
+                nursery.start_soon(barge_in)
+                audio, status, _ = await hear_all(client)
+                assert status == "cancelled"
+                await trio.sleep(5)
+                await client.send_text("and now?")
+                assert (await hear_all(client))[1] == "completed"
+                statistics = client.statistics()
+                assert statistics.lost_events == statistics.stale_audio_deltas == 0
+                assert len(audio) <= 48 * 60 * 200
+
+    trio.run(talk, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+@FEW
+@given(drops_ms=st.lists(st.integers(1, 900), min_size=1, max_size=5), chunk_ms=st.sampled_from([20, 100, 200]))
+def test_a_talk_with_drops_is_the_talk_without(drops_ms: list[int], chunk_ms: int) -> None:
+    """Whenever the connection breaks: the same answers arrive, whole, and the input is neither lost nor doubled."""
+
+    async def talk(drops: list[int]) -> tuple[bytes, str | None, str, int]:
+        async with open_test_server() as server:
+            line = Line(server)
+            async with client_on(line) as client, trio.open_nursery() as nursery:
+
+                async def break_the_line() -> None:
+                    for wait_ms in drops:
+                        await trio.sleep(wait_ms / 1_000)
+                        await line.cut()
+
+                nursery.start_soon(break_the_line)
+                await client.stream_pcm(tone(500) + silence(800), chunk_ms=chunk_ms)
+                audio, status, text = await hear_all(client)
+                await trio.sleep(5)
+                statistics = client.statistics()
+                assert statistics.lost_events == 0
+                assert statistics.outbox.lost_input_ms == 0
+                assert (statistics.reconnects > 0) == bool(drops)
+                await client.send({"type": names.AUDIO_CLEAR})
+                await client.wait_for(names.AUDIO_CLEARED, timeout_s=5)
+                nursery.cancel_scope.cancel()
+            async with client_on(line) as other:
+                assert other.session_id != client.session_id
+        return audio, status, text, client.input_ms
+
+    without = trio.run(talk, [], clock=trio.testing.MockClock(autojump_threshold=0))
+    withal = trio.run(talk, drops_ms, clock=trio.testing.MockClock(autojump_threshold=0))
+    assert withal == without
