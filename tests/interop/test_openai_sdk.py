@@ -1,0 +1,175 @@
+"""OpenAI's own Python SDK, unmodified, holds a spoken conversation with the server."""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import openai
+import pytest
+
+from adapters.server.settings import ServerSettings
+from tests.interop.servers import Served, served
+
+pytestmark = [
+    pytest.mark.interop,
+    # The SDK's own use of websockets, not ours.
+    pytest.mark.filterwarnings(r"ignore:connect\(\) must be used as a context manager:DeprecationWarning"),
+]
+
+RATE = 24_000
+
+
+def tone(ms: int) -> str:
+    count = ms * RATE // 1000
+    return base64.b64encode(struct.pack(f"<{count}h", *(int(8_000 * math.sin(i * 0.3)) for i in range(count)))).decode()
+
+
+def silence(ms: int) -> str:
+    return base64.b64encode(bytes(ms * RATE // 500)).decode()
+
+
+@pytest.fixture
+def server() -> Iterator[Served]:
+    with served(answer_units=8, rtf=0.2) as running:
+        yield running
+
+
+@pytest.fixture
+def connect(server: Served) -> Callable[[], Any]:
+    client = openai.OpenAI(base_url=server.base_url, api_key="sk-none")
+    return lambda: client.realtime.connect(model="gpt-realtime")
+
+
+def until(connection: Any, kind: str) -> list[Any]:
+    """Every event up to the first of that type."""
+    seen = []
+    while True:
+        event = connection.recv()
+        seen.append(event)
+        if event.type == kind:
+            return seen
+
+
+def say(connection: Any, ms: int = 400) -> None:
+    for audio in (tone(ms), silence(600)):
+        connection.input_audio_buffer.append(audio=audio)
+
+
+def transcript(seen: list[Any]) -> str:
+    return "".join(e.delta for e in seen if e.type == "response.output_audio_transcript.delta")
+
+
+def test_it_speaks_hears_an_answer_and_goes_on(connect: Callable[[], Any]) -> None:
+    with connect() as connection:
+        created = connection.recv()
+        assert created.type == "session.created"
+        assert created.session.audio.input.format.rate == RATE
+        connection.session.update(session={"type": "realtime", "instructions": "Be kind."})
+        assert until(connection, "session.updated")[-1].session.instructions == "Be kind."
+        for turn in (1, 2):
+            say(connection)
+            seen = until(connection, "response.done")
+            response = seen[-1].response
+            assert response.status == "completed"
+            assert response.output[0].content[0].transcript == transcript(seen)
+            assert f"turn {turn}" in transcript(seen)
+            audio = b"".join(base64.b64decode(e.delta) for e in seen if e.type == "response.output_audio.delta")
+            assert len(audio) == 8 * 200 * RATE // 500
+            heard = [e for e in seen if e.type == "conversation.item.input_audio_transcription.completed"]
+            assert [e.transcript for e in heard] == [f"turn {turn}"]
+
+
+def test_every_event_is_one_that_the_sdk_knows(connect: Callable[[], Any]) -> None:
+    from openai.types.realtime import RealtimeServerEvent
+    from pydantic import TypeAdapter
+
+    known = TypeAdapter(RealtimeServerEvent)
+    with connect() as connection:
+        say(connection)
+        seen = until(connection, "response.done")
+        item_id = seen[-1].response.output[0].id
+        connection.conversation.item.truncate(item_id=item_id, content_index=0, audio_end_ms=300)
+        seen += until(connection, "conversation.item.truncated")
+        connection.conversation.item.retrieve(item_id=item_id)
+        seen += until(connection, "conversation.item.retrieved")
+        connection.response.cancel()
+        seen += until(connection, "error")
+    for event in seen:
+        known.validate_python(event.to_dict(mode="json"))
+
+
+def test_speaking_over_the_answer_cuts_it_off() -> None:
+    with served(long_units=200, rtf=0.2, transcript="a long question") as running:
+        client = openai.OpenAI(base_url=running.base_url, api_key="sk-none")
+        with client.realtime.connect(model="gpt-realtime") as connection:
+            say(connection)
+            until(connection, "response.output_audio.delta")
+            say(connection, 1_500)
+            seen = until(connection, "response.done")
+            assert "input_audio_buffer.speech_started" in [event.type for event in seen]
+            response = seen[-1].response
+            assert (response.status, response.status_details.reason) == ("cancelled", "turn_detected")
+            item_id = response.output[0].id
+            connection.conversation.item.truncate(item_id=item_id, content_index=0, audio_end_ms=200)
+            after = until(connection, "conversation.item.truncated")
+            assert after[-1].audio_end_ms <= 200
+            after += until(connection, "response.output_audio.delta")  # the next answer speaks
+            assert not [event for event in after if getattr(event, "item_id", "") == item_id and "delta" in event.type]
+
+
+def test_cancelling_ends_an_answer_and_with_nothing_to_cancel_is_forgiven(connect: Callable[[], Any]) -> None:
+    with connect() as connection:
+        connection.response.cancel()
+        error = until(connection, "error")[-1].error
+        assert (error.code, error.message.startswith("Cancellation failed")) == ("response_cancel_not_active", True)
+        say(connection)
+        until(connection, "response.output_audio.delta")
+        connection.response.cancel()
+        assert until(connection, "response.done")[-1].response.status_details.reason == "client_cancelled"
+
+
+def test_items_typed_and_asked_for(connect: Callable[[], Any]) -> None:
+    with connect() as connection:
+        connection.conversation.item.create(
+            item={"type": "message", "role": "user", "content": [{"type": "input_text", "text": "units=2 please"}]}
+        )
+        added = until(connection, "conversation.item.done")[-1].item
+        connection.response.create(response={"metadata": {"client_event_id": "abc"}})
+        seen = until(connection, "response.done")
+        assert seen[-1].response.metadata == {"client_event_id": "abc"}
+        assert len([e for e in seen if e.type == "response.output_audio.delta"]) == 2
+        connection.conversation.item.delete(item_id=added.id)
+        assert until(connection, "conversation.item.deleted")[-1].item_id == added.id
+
+
+def test_a_key_is_asked_for_where_one_is_set() -> None:
+    settings = ServerSettings(port=0, model="scripted", api_keys=("sk-right",))
+    with served(settings) as running:
+        for key, lets_in in (("sk-right", True), ("sk-wrong", False)):
+            client = openai.OpenAI(base_url=running.base_url, api_key=key)
+            if lets_in:
+                with client.realtime.connect(model="any") as connection:
+                    assert connection.recv().type == "session.created"
+            else:
+                with pytest.raises(Exception, match="401"), client.realtime.connect(model="any"):
+                    pass
+
+
+def test_the_async_client_too(server: Served) -> None:
+    import asyncio
+
+    async def talk() -> str:
+        client = openai.AsyncOpenAI(base_url=server.base_url, api_key="sk-none")
+        async with client.realtime.connect(model="gpt-realtime") as connection:
+            await connection.input_audio_buffer.append(audio=tone(400))
+            await connection.input_audio_buffer.append(audio=silence(600))
+            async for event in connection:
+                if event.type == "response.done":
+                    return str(event.response.status)
+        return "closed"
+
+    assert asyncio.run(talk()) == "completed"
