@@ -1,0 +1,146 @@
+"""``duologue serve`` as a user meets it: help, a file of settings, what goes wrong, and the way from start to SIGTERM."""
+
+from __future__ import annotations
+
+import re
+import signal
+import socket
+import subprocess
+import sys
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from adapters.command_line.config_file import model_options, read_config, session_defaults
+from adapters.command_line.main import COMMANDS, main
+
+
+def run(*arguments: str) -> tuple[int, str]:
+    result = CliRunner().invoke(main, list(arguments))
+    return result.exit_code, result.output
+
+
+def test_help_names_every_command_and_imports_none() -> None:
+    code, text = run("--help")
+    assert code == 0
+    assert all(name in text for name in COMMANDS)
+    script = "import sys, adapters.command_line.main as m; m.main(['--help'], standalone_mode=False)"
+    script += "; sys.exit(any(name.startswith(('trio', 'numpy', 'sqlalchemy')) for name in sys.modules))"
+    subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL, timeout=30)
+
+
+def test_help_of_serve_teaches() -> None:
+    code, text = run("serve", "--help")
+    assert code == 0
+    for word in ("--host", "--port", "--store", "--model", "--drain-s", "[session]", "Examples:"):
+        assert word in text
+
+
+def test_a_file_of_settings(tmp_path: Path) -> None:
+    path = tmp_path / "duologue.toml"
+    path.write_text(
+        '[server]\nport = 9000\napi_keys = ["k"]\n[store]\nurl = "memory:"\n'
+        '[model]\nname = "scripted"\noptions = { rtf = 0.5, transcript = "hi" }\n[session]\ninstructions = "Be kind."\n'
+    )
+    values = read_config(path)
+    assert (values["port"], values["store"], values["model"], values["api_key"]) == (9000, "memory:", "scripted", ["k"])
+    assert model_options(tuple(values["model_option"])) == {"rtf": 0.5, "transcript": "hi"}
+    assert {config.instructions for config in session_defaults(values["session"]).values()} == {"Be kind."}
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[servr]\n", "no section \\[servr\\]"),
+        ("[server]\nprt = 1\n", "\\[server\\] has no 'prt'"),
+        ("not toml", "is not TOML"),
+        ("server = 5\n", "no section"),
+    ],
+)
+def test_a_file_that_cannot_be(tmp_path: Path, text: str, says: str) -> None:
+    path = tmp_path / "duologue.toml"
+    path.write_text(text)
+    with pytest.raises(click.BadParameter, match=says):
+        read_config(path)
+
+
+def test_a_session_that_cannot_be() -> None:
+    with pytest.raises(click.ClickException, match=r"session\.voice"):
+        session_defaults({"voice": 5})
+
+
+def test_model_options_are_json_or_text() -> None:
+    assert model_options(("a=1", "b=true", "c=x y", 'd="1"', "e=")) == {
+        "a": 1,
+        "b": True,
+        "c": "x y",
+        "d": "1",
+        "e": "",
+    }
+    with pytest.raises(click.BadParameter, match="KEY=VALUE"):
+        model_options(("nonsense",))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--model", "nope"), "there is no model called 'nope'"),
+        (("--model", "scripted", "--store", "mysql://x/y"), "no store speaks 'mysql'"),
+        (("--model", "scripted", "--model-option", "load_error=no weights here"), "no weights here"),
+        (("--tls-key", __file__), "--tls-key needs --tls-cert"),
+        (("--tls-cert", __file__), "the certificate cannot be used"),
+        (("--config", "/nonexistent.toml"), "cannot be read"),
+    ],
+)
+def test_what_cannot_be_served_is_said_in_a_sentence(arguments: tuple[str, ...], says: str) -> None:
+    store = () if "--store" in arguments else ("--store", "memory:")
+    code, text = run("serve", "--port", "0", *store, *arguments)
+    assert code in (1, 2)
+    assert says in text
+
+
+def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        code, text = run("serve", "--port", port, "--store", "memory:", "--model", "scripted")
+    assert code == 1
+    assert f"port {port} is taken" in text
+
+
+@contextmanager
+def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server in a process of its own, ready, and its port."""
+    command = [sys.executable, "-m", "adapters.command_line.main", "serve", "--port", "0", *arguments]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stderr is not None
+            for line in process.stderr:
+                found = re.search(r"http://localhost:(\d+)/", line)
+                if found:
+                    yield process, int(found[1])
+                    break
+            else:
+                raise AssertionError("the server never said that it is ready")
+        finally:
+            process.kill()
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_it_starts_serves_and_drains(ending: signal.Signals, tmp_path: Path) -> None:
+    store = f"sqlite:///{tmp_path / 'log.sqlite3'}"
+    with serving("--model", "scripted", "--store", store) as (process, port):
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=10) as answer:
+            assert answer.status == 200
+        process.send_signal(ending)
+        assert process.wait(timeout=20) == 0
+    with pytest.raises(urllib.error.URLError):
+        urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5)
