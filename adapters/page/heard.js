@@ -29,13 +29,14 @@ export function charsAt(marks, playedMs, textChars, totalMs) {
   return Math.min(before.text_chars, textChars);
 }
 
-/** Splits ``text`` after ``chars`` code points, moved back to the end of a whole word. Returns [heard, rest]. */
+/** Splits ``text`` after ``chars`` code points, moved back to the end of a whole word and its space: [heard, rest]. */
 export function splitAtWord(text, chars) {
   const points = Array.from(text);
   let at = Math.max(0, Math.min(chars, points.length));
   if (at < points.length) {
     while (at > 0 && !isBoundary(points[at - 1], points[at])) at -= 1;
   }
+  while (at > 0 && /\s/u.test(points[at] ?? "")) at += 1;
   return [points.slice(0, at).join(""), points.slice(at).join("")];
 }
 

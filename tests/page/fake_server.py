@@ -24,6 +24,7 @@ from adapters import page
 
 RATE = 24_000
 UNIT_MS = 200
+CHUNK_MS = 100
 HEAD_BYTES_MAX = 16 * 1024
 
 Event = dict[str, Any]
@@ -71,6 +72,10 @@ class Stage:
     socket: WebSocketConnection
     journal: Journal
     connection: int
+    input_ms: int = 0
+    """How much of the user's voice came in on this connection."""
+    speaking: str = ""
+    """The item that is being said."""
 
     async def send(self, event: Event, *, numbered: bool = True) -> None:
         """Send one event, numbered unless told otherwise."""
@@ -86,6 +91,8 @@ class Stage:
         event: Event = json.loads(await self.socket.get_message())
         with self.server.lock:
             self.server.received.append(event)
+        if event["type"] == "input_audio_buffer.append":
+            self.input_ms += CHUNK_MS
         if event["type"] not in ("session.event_ack", "session.resume", "session.heartbeat"):
             self.journal.input_ids.append(event["event_id"])
         return event
@@ -128,10 +135,19 @@ class Stage:
         await self.send(answer, numbered=False)
         return first
 
+    async def listen(self, item_id: str) -> None:
+        """The user begins to speak, a little before now."""
+        self.speaking = item_id
+        start = {"type": "input_audio_buffer.speech_started", "item_id": item_id}
+        await self.send({**start, "audio_start_ms": max(0, self.input_ms - 3 * CHUNK_MS)})
+
     async def hear(self, item_id: str, transcript: str) -> None:
         """The user said ``transcript``."""
-        await self.send({"type": "input_audio_buffer.speech_started", "item_id": item_id, "audio_start_ms": 0})
-        await self.send({"type": "input_audio_buffer.speech_stopped", "item_id": item_id, "audio_end_ms": 900})
+        if self.speaking != item_id:
+            await self.listen(item_id)
+        self.speaking = ""
+        stop = {"type": "input_audio_buffer.speech_stopped", "item_id": item_id}
+        await self.send({**stop, "audio_end_ms": self.input_ms})
         await self.send({"type": "input_audio_buffer.committed", "item_id": item_id, "previous_item_id": None})
         done = {"type": "conversation.item.input_audio_transcription.completed", "item_id": item_id}
         await self.send({**done, "content_index": 0, "transcript": transcript})

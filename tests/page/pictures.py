@@ -24,7 +24,6 @@ PICTURES = {
     "page-light.png": ((1000, 800), False),
     "page-dark.png": ((1000, 800), True),
     "page-phone.png": ((360, 740), False),
-    "page-phone-dark.png": ((360, 740), True),
 }
 
 
@@ -47,17 +46,17 @@ async def story(stage: Stage) -> None:
     """A question, an answer that is cut, a second question and its answer."""
     await stage.greet()
     await chunks(stage, 4)
-    await stage.send({"type": "input_audio_buffer.speech_started", "item_id": "item_u1", "audio_start_ms": 300})
+    await stage.listen("item_u1")
     await chunks(stage, 24)
     await stage.hear("item_u1", "Tell me a short story about a cat.")
     await chunks(stage, 3)
     await stage.begin("r1")
     await stage.speak("r1", STORY)
     await chunks(stage, 43)
-    await stage.send({"type": "input_audio_buffer.speech_started", "item_id": "item_u2", "audio_start_ms": 3000})
+    await stage.listen("item_u2")
     await stage.send({"type": "overlap.decision", "action": "barge_in", "reason": "question"})
     await stage.finish("r1", "cancelled", "")
-    await chunks(stage, 26)
+    await chunks(stage, 15)
     await stage.hear("item_u2", "Which planet is closest to the sun?")
     await chunks(stage, 3)
     await stage.begin("r2")
@@ -72,7 +71,7 @@ async def chunks(stage: Stage, count: int) -> None:
 
 
 def take(target: Path) -> None:
-    """Write all PICTURES, and one of the empty page, to ``target``."""
+    """Write all PICTURES to ``target``."""
     target.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as scratch:
         spoken = microphone(Path(scratch) / "microphone.wav")
@@ -82,8 +81,6 @@ def take(target: Path) -> None:
                 profile = Path(scratch) / name
                 driver = start_browser(server.url, profile=profile, microphone=spoken, size=size, dark=dark)
                 stack.callback(driver.quit)
-                if name == "page-light.png":
-                    driver.save_screenshot(str(target / "page-welcome.png"))
                 driver.find_element("css selector", "#start").click()
                 while len(driver.find_elements("css selector", ".turn.it")) < 2:
                     time.sleep(0.1)

@@ -79,7 +79,7 @@ def test_it_hears_speaks_and_is_cut_by_speech(tell: Tell, on_page: Callable[...,
             ack = await stage.wait_for("playback.ack")
             if ack["played_ms"] >= 1_000:
                 break
-        await stage.send({"type": "input_audio_buffer.speech_started", "item_id": "item_u2", "audio_start_ms": 3000})
+        await stage.listen("item_u2")
         await stage.send({"type": "overlap.decision", "action": "barge_in", "reason": "turn"})
         stage.journal.number += 3
         dead = [[stage.journal.number - 2, stage.journal.number]]

@@ -32,9 +32,9 @@ test("while an answer plays, its text is heard word by word", () => {
   answer(talk);
   assert.deepEqual(shown(talk), { heard: "", coming: "One two three four", unheard: "" });
   talk.heard("r1", 2_000);
-  assert.deepEqual(shown(talk), { heard: "One two", coming: " three four", unheard: "" });
+  assert.deepEqual(shown(talk), { heard: "One two ", coming: "three four", unheard: "" });
   assert.deepEqual(talk.apply(done("r1", "completed")), [{ type: "end", id: "r1" }]);
-  assert.equal(shown(talk).coming, " three four");
+  assert.equal(shown(talk).coming, "three four");
   talk.heard("r1", 4_000);
   assert.deepEqual(shown(talk), { heard: "One two three four", coming: "", unheard: "" });
 });
@@ -44,16 +44,16 @@ test("a cut answer keeps what was heard; the rest is struck out", () => {
   answer(talk);
   talk.heard("r1", 2_100);
   assert.deepEqual(talk.apply(done("r1", "cancelled", "One two")), [{ type: "cut", id: "r1" }]);
-  assert.deepEqual(shown(talk), { heard: "One two", coming: "", unheard: " three four" });
+  assert.deepEqual(shown(talk), { heard: "One two ", coming: "", unheard: "three four" });
   talk.heard("r1", 3_000);
-  assert.equal(shown(talk).heard, "One two three");
+  assert.equal(shown(talk).heard, "One two three ");
 });
 
 test("the server may know of more than the page heard of", () => {
   const talk = new Conversation();
   answer(talk);
   talk.apply(done("r1", "cancelled", "One two three"));
-  assert.deepEqual(shown(talk), { heard: "One two three", coming: "", unheard: " four" });
+  assert.deepEqual(shown(talk), { heard: "One two three ", coming: "", unheard: "four" });
 });
 
 test("audio of an answer that was cut here is not played any more", () => {
@@ -71,7 +71,7 @@ test("an answer that was finished on the server and still playing is cut by outp
   talk.apply(done("r1", "completed"));
   talk.heard("r1", 1_000);
   assert.deepEqual(talk.apply({ type: "output_audio_buffer.cleared", response_id: "r1" }), [{ type: "cut", id: "r1" }]);
-  assert.deepEqual(shown(talk), { heard: "One", coming: "", unheard: " two three four" });
+  assert.deepEqual(shown(talk), { heard: "One ", coming: "", unheard: "two three four" });
 });
 
 test("an answer that was heard to its end is not marked as cut", () => {

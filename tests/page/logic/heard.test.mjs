@@ -34,7 +34,7 @@ test("marks are merged whether a delta carries its own or all of them", () => {
 
 test("a cut never falls inside a word", () => {
   assert.deepEqual(splitAtWord("The capital of France", 8), ["The ", "capital of France"]);
-  assert.deepEqual(splitAtWord("The capital of France", 11), ["The capital", " of France"]);
+  assert.deepEqual(splitAtWord("The capital of France", 11), ["The capital ", "of France"]);
   assert.deepEqual(splitAtWord("It’s late", 3), ["", "It’s late"]);
   assert.deepEqual(splitAtWord("Paris.", 5), ["Paris", "."]);
   assert.deepEqual(splitAtWord("Paris", 99), ["Paris", ""]);
