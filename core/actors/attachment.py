@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from core.actors.session import Session
 
 
+STOP_GRACE_S = 1.0
+"""A write that the peer does not take is given up so long after the attachment was told to stop."""
+
+
 @attrs.define(eq=False)
 class Attachment:
     """``number`` is the last that a resumed client names, None for a fresh one. ``closed`` is set once the socket was
@@ -32,12 +36,28 @@ class Attachment:
     """Set to (code, reason): stop writing and close."""
     close_after: int | None = None
     """Log position after which ``stop`` takes effect (what the client should still see lies before it)."""
+    scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
+    """Around the sender's work."""
+
+    def halt(self, code: int, reason: str) -> None:
+        """Stop writing now, also when the peer takes nothing."""
+        self.stop = (code, reason)
+        self.close_after = None
+        self.scope.deadline = min(self.scope.deadline, trio.current_time() + STOP_GRACE_S)
+
+    def end(self, code: int, reason: str) -> None:
+        """Over, with nobody left who would close the socket."""
+        if not self.closed.is_set():
+            self.stop = self.stop or (code, reason)
+            self.close_code, self.close_reason = self.stop
+            self.closed.set()
 
 
 async def run_sender(session: Session, attachment: Attachment, on_gone: Callable[[Attachment, str], None]) -> None:
     """Write the stream to the socket, until it is gone, replaced, or told to stop. Never raises for a lost peer."""
     try:
-        await _write_stream(session, attachment)
+        with attachment.scope:
+            await _write_stream(session, attachment)
     except SocketClosed:
         attachment.close_code, attachment.close_reason = 1006, "connection_lost"
         on_gone(attachment, "connection_lost")
@@ -57,12 +77,17 @@ async def _write_stream(session: Session, attachment: Attachment) -> None:
         if item is None:
             await session.stream_moved(attachment)
             continue
+        if not session.lease.holds(trio.current_time()):
+            await session.renew_lease()
+            continue  # much may have happened meanwhile: look again
         if isinstance(item, Entry):
             body = item.body
             if body is None and item.frame.digest:
                 body = await session.load_body(item.frame.digest)
                 if outbox.peek(attachment.generation) is not item or _over(session, attachment):
                     continue  # a cut or a takeover came in while the audio was read: look again
+                if not session.lease.holds(trio.current_time()):
+                    continue
             data = socket.encode(item.frame, body)
         else:
             data = socket.encode_event(item)

@@ -85,7 +85,10 @@ class Outbox:
     cuts: deque[Cut] = attrs.field(factory=deque)
     sent: dict[str, Sent] = attrs.field(factory=dict)
     kept_bytes: int = 0
+    waiting_frames: int = 0
     waiting_bytes: int = 0
+    counted_above: int = 0
+    """Frames up to this number are replayed for a client that came back: they do not count as waiting."""
     dead_frames: int = 0
 
     # -- what the actor does -----------------------------------------------------------------------------------
@@ -97,13 +100,14 @@ class Outbox:
             self.entries.append(entry)
             self.head = frame.number
             self.kept_bytes += _size(frame)
-            self.waiting_bytes += _size(frame)
+            self._count(frame, 1)
         self._let_go(at_ns)
 
     def restore(self, frames: Iterable[Frame], at_ns: int) -> None:
         """Frames of a log that is read back: they count as handed over until a client names its number."""
         self.extend(frames, at_ns, {})
-        self.place, self.number, self.waiting_bytes = len(self.entries), self.head, 0
+        self.place, self.number = len(self.entries), self.head
+        self._count_anew()
         self._let_go(at_ns)
 
     def cut(self, epoch: int, cursor: int, fence: int) -> None:
@@ -112,6 +116,7 @@ class Outbox:
         if len(self.cuts) > CUTS_MAX:
             self.cuts.popleft()
         self.fence = max(self.fence, fence)
+        self._count_anew()
 
     def attach(self, generation: int, number: int | None, opening: Iterable[Mapping[str, Any]], position: int) -> None:
         """A new socket: start behind ``number`` (None: at the head), after the ``opening`` events, once the attachment
@@ -119,12 +124,11 @@ class Outbox:
         self.generation = generation
         self.asides.clear()
         self.opening = deque((position, payload) for payload in opening)
-        if number is None:
-            self.place, self.number, self.waiting_bytes = len(self.entries), self.head, 0
-            return
-        self.number = number
-        self.place = next((i for i, entry in enumerate(self.entries) if entry.frame.number > number), len(self.entries))
-        self.waiting_bytes = sum(_size(entry.frame) for entry in self._ahead())
+        self.number = self.head if number is None else number
+        ahead = (i for i, entry in enumerate(self.entries) if entry.frame.number > self.number)
+        self.place = next(ahead, len(self.entries))
+        self.counted_above = self.head
+        self._count_anew()
 
     def resent(self, number: int, now_ns: int) -> tuple[tuple[str, int], ...]:
         """Set what was sent of each answer to what a client that has ``number`` has; and return it."""
@@ -133,7 +137,7 @@ class Outbox:
             frame = entry.frame
             if frame.kind != DELTA or frame.response_id is None or not frame.audio_ms:
                 continue
-            covered.setdefault(frame.response_id, 0)
+            covered.setdefault(frame.response_id, frame.start_ms)  # what lies before was let go: the client has it
             if frame.number <= number:
                 covered[frame.response_id] = frame.start_ms + frame.audio_ms
         for response_id, sent_ms in covered.items():
@@ -174,7 +178,7 @@ class Outbox:
         frame = item.frame
         self.number = frame.number
         self.place += 1
-        self.waiting_bytes -= _size(frame)
+        self._count(frame, -1)
         item.body = None
         if frame.kind == DELTA and frame.response_id is not None and frame.audio_ms:
             before = self.sent.get(frame.response_id)
@@ -222,22 +226,31 @@ class Outbox:
     @property
     def overfull(self) -> bool:
         """More was released than the socket takes."""
-        return len(self.entries) - self.place > WAITING_FRAMES_MAX or self.waiting_bytes > WAITING_BYTES_MAX
+        return self.waiting_frames > WAITING_FRAMES_MAX or self.waiting_bytes > WAITING_BYTES_MAX
 
     def statistics(self) -> OutboxStatistics:
         """Now."""
-        return OutboxStatistics(len(self.entries) - self.place, self.waiting_bytes, len(self.entries), self.dead_frames)
+        return OutboxStatistics(self.waiting_frames, self.waiting_bytes, len(self.entries), self.dead_frames)
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _ahead(self) -> Iterable[Entry]:
-        return (self.entries[i] for i in range(self.place, len(self.entries)))
+    def _count(self, frame: Frame, sign: int) -> None:
+        if frame.number > self.counted_above:
+            self.waiting_frames += sign
+            self.waiting_bytes += sign * _size(frame)
+
+    def _count_anew(self) -> None:
+        """What is dead does not wait, whether or not the sender has come to skip it."""
+        self.waiting_frames = self.waiting_bytes = 0
+        for i in range(self.place, len(self.entries)):
+            frame = self.entries[i].frame
+            if self.is_dead(frame):
+                self.entries[i].body = None
+            else:
+                self._count(frame, 1)
 
     def _skip_dead(self) -> None:
         while self.place < len(self.entries) and self.is_dead(self.entries[self.place].frame):
-            entry = self.entries[self.place]
-            entry.body = None
-            self.waiting_bytes -= _size(entry.frame)
             self.dead_frames += 1
             self.place += 1
 

@@ -15,6 +15,7 @@ import attrs
 
 from core.ports.runtime import LaneEnded, LaneFailed, Produced
 from core.session.commands import Sent
+from core.session.effects import PauseLane, ResumeLane
 
 NS_PER_MS = 1_000_000
 NS_PER_S = 1_000_000_000
@@ -69,13 +70,16 @@ class Pacer:
         self.released_ms += _audio_ms(message)
         return message
 
-    def wants_pause(self, undelivered_ms: int) -> bool:
-        """Whether the lane should stop now; ``undelivered_ms``: in the log, not yet handed to a socket."""
-        return not self.paused and self.held_ms + undelivered_ms > self.lane_lead_ms
-
-    def wants_resume(self, undelivered_ms: int) -> bool:
-        """Whether a paused lane should go on."""
-        return self.paused and self.held_ms + undelivered_ms < self.lane_lead_ms * RESUME_FRACTION
+    def lane_word(self, undelivered_ms: int) -> type[PauseLane | ResumeLane] | None:
+        """What the lane must be told now, if anything; ``undelivered_ms``: in the log, not yet handed to a socket."""
+        ahead_ms = self.held_ms + undelivered_ms
+        if not self.paused and ahead_ms > self.lane_lead_ms:
+            self.paused = True
+            return PauseLane
+        if self.paused and ahead_ms < self.lane_lead_ms * RESUME_FRACTION:
+            self.paused = False
+            return ResumeLane
+        return None
 
 
 def _audio_ms(message: Held) -> int:

@@ -7,20 +7,25 @@ durable; feeding the model does not wait. If an append fails, this object and it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-import attrs
 import trio
 
 from core.actors.attachment import Attachment, run_sender
+from core.actors.batching import batch_of
+from core.actors.entries import Entry, Left, Posted
+from core.actors.input_bodies import InputBodies
+from core.actors.lease import Lease
 from core.actors.mailbox import Mailbox, MailboxFull
 from core.actors.outbox import AsidesFull, Outbox
 from core.actors.pacer import Pacer
+from core.actors.ports import Ports as Ports
+from core.actors.ports import Watch as Watch
 from core.actors.translate import command_from
 from core.ports import runtime as rt
 from core.ports.projection import Credentials, Frame, Projection, Resumption
-from core.ports.store import Batch, Body, Store, StoreBusy, StoreError
+from core.ports.store import Body, StoreBusy, StoreError, TermRefused
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
@@ -34,54 +39,9 @@ NS_PER_S = 1_000_000_000
 RESUME_ELSEWHERE = 1012
 """WebSocket close code (service restart) that makes a client resume."""
 
-URGENT = (e.EpochBump, e.Attached, e.ResponseEnded, e.SpeechStopped, e.Commit)
-"""Events that close the store's commit window at once."""
-
 
 class SessionGone(Exception):
     """The session's actor has ended; resume may find it in the log."""
-
-
-@attrs.frozen
-class Ports:
-    """What an actor reaches the world by. ``encode`` turns effects and frames into bytes for the chained digest."""
-
-    store: Store
-    runtime: rt.Runtime
-    now_ns: Callable[[], int]
-    encode: Callable[[object], bytes]
-    watch: Watch
-
-
-class Watch:
-    """What an observer (metrics, logs) may count. The base counts nothing; methods must not raise."""
-
-    def stepped(self, session: Session, records: tuple[e.Record, ...]) -> None:
-        """A step led to these records."""
-
-    def stale_output(self, session: Session) -> None:
-        """Model output of an epoch that is over was dropped."""
-
-    def durable(self, session: Session, waited_s: float) -> None:
-        """A batch became durable."""
-
-    def handed_over(self, session: Session) -> None:
-        """A frame went to a socket."""
-
-
-@attrs.frozen
-class _Posted:
-    command: c.Command
-    bodies: tuple[Body, ...] = ()
-
-
-@attrs.frozen
-class _Left:
-    attachment: Attachment
-    reason: str
-
-
-_Entry = _Posted | _Left | Attachment | rt.SpeechBegan | Any
 
 
 class Session:
@@ -95,19 +55,22 @@ class Session:
         outbox: Outbox,
         chain: bytes,
         fresh: bool = True,
+        lease: Lease | None = None,
     ) -> None:
         self.state = state
         self.outbox = outbox
         self.projection = projection
         self.stale_outputs_dropped = 0
         self.failure: str | None = None
+        self.lease = lease or Lease(trio.current_time())
         self._ports = ports
         self._chain = chain
+        self._clock_base_ns = max(ports.now_ns(), state.at_ns) - round(trio.current_time() * NS_PER_S)
         self._term = state.term
         self._fresh = fresh
-        self._mailbox: Mailbox[_Entry] = Mailbox()
+        self._mailbox: Mailbox[Entry] = Mailbox()
         self._pacer = Pacer(state.config.max_client_lead_ms, state.config.max_lane_lead_ms)
-        self._input_bodies: dict[str, bytes] = {}
+        self._input_bodies = InputBodies()
         self._attachment: Attachment | None = None
         self._nursery: trio.Nursery | None = None
         self._moved = trio.Event()
@@ -125,9 +88,15 @@ class Session:
         """Who holds the stream now."""
         return self._attachment
 
+    @property
+    def ended(self) -> bool:
+        """The actor takes nothing more; the log is the session."""
+        return self._ended
+
     def now_ns(self) -> int:
-        """The wall clock, as this session's log sees it."""
-        return max(self._ports.now_ns(), self.state.at_ns)
+        """The log's clock: the wall clock as it was when the actor began, carried on by the monotonic one. So a wall clock
+        that is set while the session lives makes no deadline fire and no audio wait."""
+        return max(self._clock_base_ns + round(trio.current_time() * NS_PER_S), self.state.at_ns)
 
     # -- what others may ask; none of it waits -----------------------------------------------------------------
 
@@ -135,7 +104,7 @@ class Session:
         """Queue a command with the bodies that it names. Raises MailboxFull, SessionGone."""
         if self._ended:
             raise SessionGone(self.session_id)
-        self._mailbox.post(_Posted(command, bodies), sum(len(body.data) for body in bodies))
+        self._mailbox.post(Posted(command, bodies), sum(len(body.data) for body in bodies))
 
     def attach(self, attachment: Attachment) -> None:
         """Give the stream to ``attachment``, once what was posted before is decided. Raises MailboxFull, SessionGone."""
@@ -145,11 +114,10 @@ class Session:
 
     def detach(self, attachment: Attachment, reason: str) -> None:
         """The peer of ``attachment`` is gone. Safe to call at any time, also twice."""
-        attachment.stop = attachment.stop or (1000, reason)
-        attachment.close_after = None
+        attachment.halt(*(attachment.stop or (1000, reason)))
         self._move()
         if not self._ended:
-            self._post_or_fail(_Left(attachment, reason))
+            self._post_or_fail(Left(attachment, reason))
 
     def answer(self, attachment: Attachment, payload: Mapping[str, Any]) -> None:
         """A transport-level answer: unnumbered, not in the log. A client that asks and never reads is dropped."""
@@ -158,13 +126,20 @@ class Session:
         try:
             self.outbox.answer(payload)
         except AsidesFull:
-            attachment.stop = (1008, "slow_reader")
+            attachment.halt(1008, "slow_reader")
         self._move()
 
     def first_frame(self, attachment: Attachment) -> None:
-        """The first frame came in on a resumed attachment: the token before it is dead from now on."""
-        if attachment.generation and not self._ended:
-            self._post_or_fail(_Posted(c.ConfirmToken(attachment.generation)))
+        """The first frame came in on a resumed attachment: the token before it is dead from now on. Cheap to call for
+        every frame."""
+        if attachment.generation == self.state.attachment.generation:
+            self.confirm_token()
+
+    def confirm_token(self) -> None:
+        """Somebody has shown the newest token: its answer arrived, the one before it is dead."""
+        link = self.state.attachment
+        if not link.confirmed and not self._ended:
+            self._post_or_fail(Posted(c.ConfirmToken(link.generation)))
 
     def stop(self, code: int, reason: str) -> None:
         """End the actor, not the session: close the socket so that the client resumes elsewhere."""
@@ -179,8 +154,11 @@ class Session:
         try:
             self._mailbox.post(message, size_bytes)
         except MailboxFull:
-            self._outputs_lost = True  # noted at the next step: that answer fails, the session lives
-            self._mailbox.nudge()
+            if isinstance(message, rt.Produced):
+                self._outputs_lost = True  # noted at the next step: that answer fails, the session lives
+                self._mailbox.nudge()
+            else:  # a word that the session cannot do without: begin again from the log
+                self.stop(RESUME_ELSEWHERE, "overloaded")
 
     # -- what the sender asks ----------------------------------------------------------------------------------
 
@@ -195,6 +173,19 @@ class Session:
             return await self._ports.store.body(self.session_id, digest)
         except KeyError:
             return None
+
+    async def renew_lease(self) -> None:
+        """Wait until the old owner is silent, and ask the store whether the session is still ours."""
+        await trio.sleep_until(self.lease.quiet_until)
+        asked_at = trio.current_time()
+        try:
+            row = await self._ports.store.session(self.session_id)
+        except StoreError as error:
+            self._fail(error)
+            return
+        if row.term != self._term:
+            self._fail(TermRefused(f"term {row.term} was given out, ours is {self._term}"))
+        self.lease.proved(asked_at)
 
     def delivered(self) -> None:
         """The sender handed a frame over: held output may be due, a paused lane may go on."""
@@ -218,10 +209,10 @@ class Session:
                 await self._settle_socket()
                 nursery.cancel_scope.cancel()
         finally:
-            self._ended = True
             runtime.unsubscribe(self.session_id, self.take_message)
+            self._end()
             self._nursery = None
-            self._drop_attachment()
+            self._drop_attachments()
 
     async def _turn(self) -> None:
         with trio.move_on_after(self._wait_s()):
@@ -249,13 +240,13 @@ class Session:
             waits.append(paced - now)
         return max(0.0, min(waits) / NS_PER_S) if waits else float("inf")
 
-    def _dispatch(self, entry: _Entry) -> None:
+    def _dispatch(self, entry: Entry) -> None:
         match entry:
-            case _Posted():
+            case Posted():
                 self._step(entry.command, entry.bodies)
             case Attachment():
                 self._switch_to(entry)
-            case _Left():
+            case Left():
                 self._leave(entry.attachment, entry.reason)
             case rt.Produced() | rt.LaneEnded() | rt.LaneFailed():
                 self._pace(entry)
@@ -273,8 +264,7 @@ class Session:
         def project(record: e.Record, state: SessionState) -> None:
             frames.extend(fold(record, state))
 
-        expected = self.state.position
-        result = step(self.state, command, self._ports.now_ns(), self.outbox.cursor(), project)
+        result = step(self.state, command, self.now_ns(), self.outbox.cursor(), project)
         if not result.records:
             if isinstance(command, c.ModelOutput):
                 self.stale_outputs_dropped += 1
@@ -282,68 +272,62 @@ class Session:
             return ()
         self._chain = chain_digest(self._chain, self._ports.encode((result.effects, frames)))
         named = {body.digest: body.data for body in bodies}
-        self._append(expected, result.records, named)
+        self._append(result.records, named)
         if any(isinstance(record.event, e.EpochBump) for record in result.records):
             self._pacer.drop()
         self._perform_fences(result.effects, result.records)
         self.outbox.extend(frames, result.records[-1].at_ns, named)
         if isinstance(command, c.AppendAudio):
-            self._input_bodies.update(named)
+            self._input_bodies.keep(named)
         for effect in result.effects:
             self._perform(effect)
-        self._forget_input()
+        pending = self.state.input.pending
+        self._input_bodies.let_go(pending, len(pending))
         self._ports.watch.stepped(self, result.records)
         self._move()
         return result.records
 
-    def _append(self, expected: int, records: tuple[e.Record, ...], bodies: Mapping[str, bytes]) -> None:
-        used = tuple(
-            Body(digest, bodies[digest])
-            for record in records
-            if isinstance(record.event, e.Append | e.Output) and (digest := record.event.digest) in bodies
-        )
-        urgent = any(isinstance(record.event, URGENT) for record in records)
-        batch = Batch(
-            self.session_id,
-            self._term,
-            f"{self._term}.{expected}",
-            expected,
-            records,
-            self._chain,
-            used,
-            urgent,
-        )
+    def _append(self, records: tuple[e.Record, ...], bodies: Mapping[str, bytes]) -> None:
+        batch = batch_of(self.state, self._term, records, self._chain, bodies)
         queued_at = trio.current_time()
         position = records[-1].position
 
         def done(error: StoreError | None) -> None:
-            self._written(position, error, trio.current_time() - queued_at)
+            self._written(position, error, queued_at)
 
         try:
             self._ports.store.append_nowait(batch, done)
         except StoreBusy as error:
             self._fail(error)
 
-    def _written(self, position: int, error: StoreError | None, waited_s: float) -> None:
+    def _written(self, position: int, error: StoreError | None, queued_at: float) -> None:
         if error is not None:
             self._fail(error)
             return
         self.outbox.durable = max(self.outbox.durable, position)
-        self._ports.watch.durable(self, waited_s)
+        self.lease.proved(queued_at)
+        self._ports.watch.durable(self, trio.current_time() - queued_at)
         self._move()
         if self._stopping is not None or self.state.phase is Phase.CLOSED:
             self._mailbox.nudge()
 
     def _fail(self, error: StoreError) -> None:
         """The log is not what this memory thinks: discard it. Nothing more is written to the socket but its close."""
+        if self.failure is not None:
+            return
         self.failure = f"{type(error).__name__}: {error}"
-        self._ended = True
+        self._end()
         self.outbox.generation = -1
         if self._attachment is not None:
-            self._attachment.stop = (RESUME_ELSEWHERE, "resume")
-            self._attachment.close_after = None
+            self._attachment.halt(RESUME_ELSEWHERE, "resume")
         self._move()
         self._mailbox.nudge()
+
+    def _end(self) -> None:
+        """Take nothing more, and leave no lane behind for nobody."""
+        if not self._ended:
+            self._ended = True
+            self._send(fx.CloseSession(self.session_id))
 
     # -- effects -----------------------------------------------------------------------------------------------
 
@@ -402,13 +386,9 @@ class Session:
     def _release_paced(self) -> None:
         while not self._ended and (due := self._paced_due_ns()) is not None and due <= self.now_ns():
             self._step(*command_from(self._pacer.take()))
-        undelivered_ms = self._undelivered_ms()
-        if self._pacer.wants_pause(undelivered_ms):
-            self._pacer.paused = True
-            self._send(fx.PauseLane(self.session_id, self.state.epoch))
-        elif self._pacer.wants_resume(undelivered_ms):
-            self._pacer.paused = False
-            self._send(fx.ResumeLane(self.session_id, self.state.epoch))
+        word = self._pacer.lane_word(self._undelivered_ms())
+        if word is not None:
+            self._send(word(self.session_id, self.state.epoch))
 
     def _undelivered_ms(self) -> int:
         active = self.state.active
@@ -424,19 +404,21 @@ class Session:
         if self._attachment is None or not self.outbox.overfull or self.outbox.fence > self.outbox.durable:
             return
         if not self._step(c.FailOutput("output_backpressure")) and self.outbox.overfull:
-            self._attachment.stop = (1008, "slow_reader")
+            self._attachment.halt(1008, "slow_reader")
             self._move()
 
     # -- attachments -------------------------------------------------------------------------------------------
 
     def _switch_to(self, attachment: Attachment) -> None:
-        number = attachment.number
+        number, head = attachment.number, self.outbox.head
+        if number is not None and not self.outbox.knows(number):
+            attachment.end(RESUME_ELSEWHERE, "resume")  # it was let go meanwhile: the next attempt is told so
+            return
         self._replace(self._attachment)
         sent = self.outbox.resent(number, self.now_ns()) if number is not None else ()
         records = self._step(c.Attach(attachment.token_hash, number, sent))
         if not records or self._ended:
-            attachment.stop = attachment.stop or (1008, "session_closed")
-            attachment.closed.set()
+            attachment.end(RESUME_ELSEWHERE, "resume")
             return
         attachment.generation = self.state.attachment.generation
         credentials = Credentials(self.session_id, attachment.generation, attachment.resume_token)
@@ -445,7 +427,8 @@ class Session:
         else:
             resumption = Resumption(self.outbox.skipped(number), self.state.input.now_ms, self.state.last_event_id)
             opening = [self.projection.resumed(self.state, credentials, resumption)]
-        self.outbox.attach(attachment.generation, number, opening, records[-1].position)
+        # A fresh client begins where the stream was, and so gets what its attachment itself adds.
+        self.outbox.attach(attachment.generation, head if number is None else number, opening, records[-1].position)
         self._attachment = attachment
         assert self._nursery is not None
         self._nursery.start_soon(run_sender, self, attachment, self._sender_gone)
@@ -455,23 +438,26 @@ class Session:
     def _replace(self, old: Attachment | None) -> None:
         if old is not None:
             self._attachment = None
-            old.stop = (1000, "session_replaced")
-            old.close_after = None
+            old.halt(1000, "session_replaced")
             self._move()
 
     def _sender_gone(self, attachment: Attachment, reason: str) -> None:
         if not self._ended:
-            self._post_or_fail(_Left(attachment, reason))
+            self._post_or_fail(Left(attachment, reason))
 
     def _leave(self, attachment: Attachment, reason: str) -> None:
         if attachment is self._attachment:
             self._attachment = None
             self._step(c.Detach(attachment.generation, reason))
 
-    def _drop_attachment(self) -> None:
+    def _drop_attachments(self) -> None:
+        """Nobody may wait for ever for a socket of ours, nor for an attachment that was never taken up."""
         attachment, self._attachment = self._attachment, None
         if attachment is not None:
-            attachment.closed.set()
+            attachment.end(RESUME_ELSEWHERE, "resume")
+        while (entry := self._mailbox.take()) is not None:
+            if isinstance(entry, Attachment):
+                entry.end(RESUME_ELSEWHERE, "resume")
 
     async def _settle_socket(self) -> None:
         """Let the last sender finish: a closing session still says so to its client."""
@@ -487,10 +473,10 @@ class Session:
         if self._attachment is not None:
             attachment = self._attachment
             self._leave(attachment, reason)
-            attachment.stop, attachment.close_after = (code, reason), None
+            attachment.halt(code, reason)
             self._attachment = attachment
         if self.outbox.durable >= self.state.position:
-            self._ended = True
+            self._end()
 
     def _gain_runtime(self) -> None:
         capabilities = self._ports.runtime.capabilities
@@ -499,24 +485,15 @@ class Session:
 
     # -- small things ------------------------------------------------------------------------------------------
 
-    def _post_or_fail(self, entry: _Entry) -> None:
+    def _post_or_fail(self, entry: Entry) -> None:
         try:
             self._mailbox.post(entry)
         except MailboxFull:
             self.stop(RESUME_ELSEWHERE, "overloaded")
 
-    def _forget_input(self) -> None:
-        pending = self.state.input.pending
-        if len(self._input_bodies) > 2 * len(pending) + 16:
-            self._input_bodies = {
-                chunk.digest: self._input_bodies[chunk.digest]
-                for chunk in pending
-                if chunk.digest in self._input_bodies
-            }
-
     def keep_input(self, bodies: Mapping[str, bytes]) -> None:
         """Pending input as read back from the store, for a new ear to hear."""
-        self._input_bodies.update(bodies)
+        self._input_bodies.keep(bodies)
 
     def _move(self) -> None:
         self._moved.set()

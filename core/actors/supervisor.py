@@ -8,29 +8,39 @@ import hmac
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from hashlib import sha256
 
 import attrs
 import trio
 
 from core.actors.attachment import Attachment
+from core.actors.batching import batch_of
+from core.actors.lease import LEASE_S, Lease
 from core.actors.outbox import Outbox
 from core.actors.session import RESUME_ELSEWHERE, Ports, Session
 from core.ports.projection import Projection
 from core.ports.socket import Socket
-from core.ports.store import Batch, Owned, SessionUnknown, StoreBusy, StoreError
+from core.ports.store import Owned, SessionUnknown, StoreBusy, StoreError
 from core.session import commands as c
 from core.session import events as e
 from core.session.apply import apply
 from core.session.config import SessionConfig
+from core.session.deadlines import earliest
 from core.session.digest import CHAIN_START, chain_digest
+from core.session.ledger import NS_PER_MS
 from core.session.machine import step
 from core.session.state import Phase, SessionState
 
 log = logging.getLogger("duologue.supervisor")
 
 READ_RECORDS = 2_000
+SWEEP_ROWS = 100
+SWEEP_MARGIN_S = 60
+"""How far past its deadline a session must be before another server ends it."""
+
+ABANDONED = "disconnect_grace_expired"
+NS_PER_S = 1_000_000_000
 TOKEN_BYTES = 32
 
 MakeProjection = Callable[[str, int], Projection | None]
@@ -146,7 +156,7 @@ class Supervisor:
         try:
             async with lock:
                 session = self._sessions.get(session_id)
-                if session is None:
+                if session is None or session.ended:
                     session = await self._read_back(session_id, token)
                 else:
                     check_token(session.state, token)
@@ -157,6 +167,8 @@ class Supervisor:
             raise ResumeRefused("session_resume_conflict", f"the stream ends at {session.outbox.head}, not {number}")
         if not session.outbox.knows(number):
             raise ResumeRefused("resync_required", f"numbers below {session.outbox.first_number} are not kept any more")
+        if token_hash(token) == session.state.attachment.token_hash:
+            session.confirm_token()
         self._resumed += 1
         return session
 
@@ -174,15 +186,24 @@ class Supervisor:
             if seen is None:
                 raise ResumeRefused("session_resume_expired", "there is no such session")
             check_token(seen.state, token)
+            asked_at = trio.current_time()
             owned = await self._take_term(session_id)
+            quiet_until = trio.current_time() + LEASE_S if self._may_still_write(seen.state) else 0.0
             folded = await self._fold(session_id, None)
             assert folded is not None
-            assert folded.state.term == owned.term
-            session = self._start(folded, fresh=False)
-            await self._load_input(session)
+            if folded.state.term != owned.term:
+                raise ResumeRefused("session_resume_conflict", "another server took the session meanwhile")
+            check_token(folded.state, token)  # the old owner may have closed it, or given it to another client
+            bodies = await self._load_input(folded.state)
+            session = self._start(folded, fresh=False, lease=Lease(asked_at, quiet_until))
+            session.keep_input(bodies)
         finally:
             self._opening -= 1
         return session
+
+    def _may_still_write(self, seen: SessionState) -> bool:
+        """Whether another server may have a socket of this session to which it writes."""
+        return seen.attachment.attached and seen.server != self._server_id
 
     async def _take_term(self, session_id: str) -> Owned:
         try:
@@ -217,13 +238,12 @@ class Supervisor:
             raise ResumeRefused("resync_required", "this server does not know the session's stream version")
         return projection
 
-    async def _load_input(self, session: Session) -> None:
+    async def _load_input(self, state: SessionState) -> dict[str, bytes]:
         bodies = {}
-        for chunk in tuple(session.state.input.pending):
-            audio = await session.load_body(chunk.digest)
-            if audio is not None:
-                bodies[chunk.digest] = audio
-        session.keep_input(bodies)
+        for chunk in state.input.pending:
+            with suppress(KeyError):  # it was erased
+                bodies[chunk.digest] = await self._ports.store.body(state.session_id, chunk.digest)
+        return bodies
 
     def _admit(self) -> None:
         if self.draining:
@@ -231,10 +251,31 @@ class Supervisor:
         if len(self._sessions) + self._opening >= self.sessions_max:
             raise SessionsFull(self.sessions_max)
 
+    # -- sessions without an owner -----------------------------------------------------------------------------
+
+    async def sweep(self) -> int:
+        """End the sessions in the store whose owner died and to which no client came back; how many. Raises StoreError.
+
+        One that lives elsewhere ends itself at its deadline, so what is well past it lives nowhere.
+        """
+        swept, after = 0, ""
+        while rows := await self._ports.store.sessions(SWEEP_ROWS, after):
+            for row in rows:
+                after = row.session
+                if row.closed or row.session in self._sessions:
+                    continue
+                folded = None
+                with suppress(ResumeRefused):  # a stream of another version: a server that knows it will come by
+                    folded = await self._fold(row.session, None)
+                if folded is not None and _is_abandoned(folded.state, self._ports.now_ns()):
+                    await self._bury(row.session, ABANDONED)
+                    swept += 1
+        return swept
+
     # -- actors ------------------------------------------------------------------------------------------------
 
-    def _start(self, folded: _Folded, fresh: bool) -> Session:
-        session = Session(self._ports, folded.state, folded.projection, folded.outbox, folded.chain, fresh)
+    def _start(self, folded: _Folded, fresh: bool, lease: Lease | None = None) -> Session:
+        session = Session(self._ports, folded.state, folded.projection, folded.outbox, folded.chain, fresh, lease)
         self._sessions[session.session_id] = session
         self._nursery.start_soon(self._run, session)
         return session
@@ -270,7 +311,6 @@ class Supervisor:
     async def _append_close(self, folded: _Folded, reason: str) -> None:
         state, written = folded.state, trio.Event()
         frames: list[object] = []
-        expected = state.position
 
         def project(record: e.Record, after: SessionState) -> None:
             frames.extend(folded.projection.fold(record, after))
@@ -279,9 +319,7 @@ class Supervisor:
         if not result.records:
             return
         chain = chain_digest(folded.chain, self._ports.encode((result.effects, frames)))
-        batch = Batch(
-            state.session_id, state.term, f"{state.term}.{expected}", expected, result.records, chain, (), True
-        )
+        batch = batch_of(state, state.term, result.records, chain, {})
         try:
             self._ports.store.append_nowait(batch, lambda error: written.set())
         except StoreBusy:
@@ -301,6 +339,18 @@ class Supervisor:
         with trio.move_on_after(10):
             while self._sessions:
                 await trio.sleep(0.02)
+
+
+def _is_abandoned(state: SessionState, now_ns: int) -> bool:
+    """Whether nobody can have this session any more, whatever the log says of clients and answers."""
+    if state.phase not in (Phase.OPEN, Phase.PAUSED):
+        return False
+    config, due = state.config, earliest(state)
+    silence_ms = config.idle_timeout_ms + config.disconnect_grace_ms
+    over_ns = state.at_ns + silence_ms * NS_PER_MS
+    if due is not None:
+        over_ns = min(over_ns, due.at_ns)
+    return now_ns > over_ns + SWEEP_MARGIN_S * NS_PER_S
 
 
 def restore(outbox: Outbox, projection: Projection, record: e.Record, state: SessionState) -> None:

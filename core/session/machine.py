@@ -98,6 +98,8 @@ def decide(state: SessionState, command: c.Command, now_ns: int, cursor: c.Curso
         return ()  # sent again after a resume: its consequence is in the log already
     if state.phase not in LEGAL[kind]:
         return refuse(PHASE_CODES[state.phase], event_id) if kind in c.CLIENT_COMMANDS else ()
+    if kind in _OF_THE_LANE and not state.runtime_up:
+        return ()  # a worker that this owner has not greeted yet still talks of what it was told before
     return _DECIDE[kind](Context(state, now_ns, cursor), command)
 
 
@@ -134,6 +136,8 @@ def stamp(state: SessionState, event: e.Event, now_ns: int) -> e.Record:
 def _refused(refusal: Refusal) -> e.Refused:
     return e.Refused(refusal.code, refusal.message, refusal.param, refusal.event_id)
 
+
+_OF_THE_LANE = (c.SpeechHeard, c.SpeechContinues, c.SpeechFinished, c.ModelOutput, c.ModelDone)
 
 _DECIDE: dict[type, Callable[[Context, Any], Decision]] = {
     c.AppendAudio: user.append_audio,

@@ -1,0 +1,29 @@
+"""What may lie in a session's mailbox, beside the runtime's messages."""
+
+from __future__ import annotations
+
+import attrs
+
+from core.actors.attachment import Attachment
+from core.ports.runtime import FromRuntime
+from core.ports.store import Body
+from core.session.commands import Command
+
+
+@attrs.frozen
+class Posted:
+    """A command, with the bodies that it names."""
+
+    command: Command
+    bodies: tuple[Body, ...] = ()
+
+
+@attrs.frozen
+class Left:
+    """The peer of an attachment is gone."""
+
+    attachment: Attachment
+    reason: str
+
+
+Entry = Posted | Left | Attachment | FromRuntime
