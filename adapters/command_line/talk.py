@@ -123,14 +123,16 @@ async def _until_interrupt() -> None:
 
 async def _enter(make_client: Callable[[], DuplexClient], stack: AsyncExitStack) -> DuplexClient:
     """A client in its session; waits for a server that is still loading its model. Raises ClientError."""
-    until = trio.current_time() + LOADING_S_MAX
+    until, told = trio.current_time() + LOADING_S_MAX, False
     while True:
         try:
             return await stack.enter_async_context(make_client())
         except HandshakeRefused as refused:
             if refused.code != "loading" or trio.current_time() >= until:
                 raise
-            click.echo("-- the server is loading its model ...", err=True)
+            if not told:
+                click.echo("-- the server is loading its model ...", err=True)
+            told = True
             await trio.sleep(LOADING_WAIT_S)
 
 

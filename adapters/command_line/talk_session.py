@@ -31,6 +31,10 @@ PATIENCE_MS = 4_000
 """How long an interruption may stay unanswered before it counts as one that the assistant talked over."""
 
 
+SIGNS_OF_LIFE = frozenset({names.AUDIO_COMMITTED, names.RESPONSE_CREATED, names.AUDIO_DELTA, names.RESPONSE_DONE})
+"""Events after which the wait for an answer begins anew."""
+
+
 class NoAnswer(Exception):
     """Nothing came within the time limit; the text says what was waited for."""
 
@@ -167,7 +171,7 @@ class Talk:
                 self._progress_ms = self.now_ms
             waited_s = (self.now_ms - self._progress_ms) / 1_000 / self._plan.speed
             if self._sound_card is None and waited_s > self._plan.timeout_s:
-                raise NoAnswer(f"no answer within {self._plan.timeout_s:g} s after the end of speech")
+                raise NoAnswer(f"no answer within {self._plan.timeout_s:g} s after the last that was heard or said")
 
     async def _report_playback(self) -> None:
         sounding = self._player.sounding_id
@@ -207,6 +211,8 @@ class Talk:
     async def _hear(self, event: DuplexEvent) -> None:
         now_ms = self.now_ms
         self.record.note_event(event, now_ms)
+        if event.type in SIGNS_OF_LIFE:
+            self._progress_ms = now_ms
         response_id = str(event.payload.get("response_id") or "")
         match event.type:
             case names.AUDIO_DELTA:
@@ -237,7 +243,6 @@ class Talk:
             self.record.answers.append(answer)
             latency = self.record.latency_ms(answer)
             self._narrator.line(f"-- answer {answer.number} begins" + (f" after {latency} ms" if latency else ""))
-        self._progress_ms = now_ms
         self._player.feed(response_id, self._at_our_rate(state, event.audio), self._now_ns())
 
     def _at_our_rate(self, state: ResponseState, pcm: bytes) -> bytes:
@@ -253,7 +258,6 @@ class Talk:
         if answer is None:
             return
         answer.done_ms = now_ms
-        self._progress_ms = now_ms
         if answer.state.was_cut:
             await self._fall_silent(response_id, now_ms)
             played_s = self._player.played_ms(response_id) / 1_000
