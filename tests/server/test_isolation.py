@@ -1,0 +1,60 @@
+"""What one client does to the others: nothing."""
+
+from __future__ import annotations
+
+import trio
+import trio.testing
+from trio_websocket import wrap_client_stream
+
+from adapters.server.settings import ServerSettings
+from tests.server.servers import Client, open_test_server
+
+
+async def test_a_client_that_does_not_read_is_let_go_and_nobody_else_notices() -> None:
+    settings = ServerSettings(model="scripted", send_timeout_s=20.0)
+    async with (
+        open_test_server(settings, long_units=300, transcript="a long question") as server,
+        server.connect() as other,
+        trio.open_nursery() as nursery,
+    ):
+        await other.receive()
+        ours, theirs = trio.testing.lockstep_stream_pair()
+        server.nursery.start_soon(server.application.handle, theirs)
+        stalled = Client(await wrap_client_stream(nursery, ours, "server.test", "/v1/realtime"), 24_000)
+        await stalled.receive()
+        await stalled.say()
+        began = trio.current_time()
+        await other.say()
+        await other.until("response.output_audio.delta")
+        assert trio.current_time() - began < 2
+        await trio.sleep(60)
+        first, *rest = server.supervisor.sessions.values()
+        assert not rest, "the stalled session ended with its grace"
+        assert first.attachment is not None
+        await other.send("response.cancel")
+        await other.until("response.done")
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_client_that_floods_is_pushed_back_and_the_session_lives() -> None:
+    async with open_test_server() as server, server.connect() as other:
+        await other.receive()
+        async with server.connect() as flood:
+            await flood.receive()
+            for _ in range(3_000):
+                await flood.send("conversation.item.retrieve", item_id="nope")
+            await other.say()
+            await other.until("response.done")
+            await flood.send("session.update", session={"instructions": "still here"})
+            await flood.until("session.updated")
+
+
+async def test_a_fragmented_giant_closes_only_its_own_connection() -> None:
+    async with open_test_server() as server, server.connect() as other:
+        await other.receive()
+        async with server.connect() as giant:
+            await giant.receive()
+            await giant.socket.send_message("x" * (17 * 1024 * 1024))
+            assert (await giant.closed())[0] == 1009
+        await other.say()
+        await other.until("response.done")
