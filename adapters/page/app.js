@@ -207,6 +207,7 @@ class App {
   answerStarted(_id, outputLatencyMs) {
     const waitedMs = this.latency.answered(now() + outputLatencyMs);
     if (waitedMs !== null) this.view.showLatency(waitedMs);
+    this.lanes.answerStarted(now());
     this.refresh();
   }
 

@@ -56,6 +56,12 @@ export class LaneHistory {
     if (this.cuts.length > SPANS_MAX) this.cuts.shift();
   }
 
+  /** A new answer sounds: what the last one left unsaid ends here at the latest. */
+  answerStarted(nowMs) {
+    const last = this.cuts.at(-1);
+    if (last !== undefined) last.unheardMs = Math.min(last.unheardMs, Math.max(0, nowMs - last.atMs));
+  }
+
   speechAt(atMs) {
     return this.speech.findLast((span) => span.fromMs <= atMs && (span.toMs === null || atMs <= span.toMs));
   }

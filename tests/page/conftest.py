@@ -26,7 +26,7 @@ Browser = Any
 OpenBrowser = Callable[..., Browser]
 
 
-def until(condition: Callable[[], Any], limit_s: float = 15.0) -> Any:
+def until(condition: Callable[[], Any], limit_s: float = 40.0) -> Any:
     """Wait until ``condition`` gives something true, and return it; fail after ``limit_s``."""
     deadline = time.monotonic() + limit_s
     while True:

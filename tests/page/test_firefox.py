@@ -42,7 +42,7 @@ def test_it_hears_speaks_and_is_cut(tell: Callable[[Story], FakeServer], tmp_pat
     with firefox.Firefox(tmp_path / "profile") as page:
         page.open(server.url)
         page.evaluate("document.querySelector('#start').click()")
-        until(lambda: len(server.of_type("playback.ack")) >= 4, 30)
+        until(lambda: len(server.of_type("playback.ack")) >= 4)
         page.evaluate("document.querySelector('#interrupt').click()")
         until(lambda: page.evaluate("document.querySelector('.turn.it').dataset.phase") == "cut")
         until(lambda: server.of_type("barge_in"))

@@ -24,13 +24,13 @@ def fillers(words: list[str], answer: int) -> list[int]:
 def test_the_button_cuts_and_the_next_answer_comes(scripted_server: LiveServer, open_browser: OpenBrowser) -> None:
     page = Page(open_browser(scripted_server.url, microphone=None))
     page.write("a long story please")
-    until(lambda: len(words_heard(page)) >= 8, 30)
+    until(lambda: len(words_heard(page)) >= 8)
     page.click("interrupt")
     until(lambda: page.phase() == "cut")
     heard = words_heard(page)
     assert page.texts(".turn.it .unheard")[0].split()[0] not in heard
     page.write("and now a short one")
-    until(lambda: page.phase() == "spoken", 30)
+    until(lambda: page.phase() == "spoken")
     until(lambda: len(page.texts(".turn.it .heard")) == 2)
     assert len(page.texts(".turn.it .unheard")) == 1
     assert page.notice == ""
@@ -42,17 +42,17 @@ def test_a_killed_server_is_found_again_and_the_answer_goes_on(
 ) -> None:
     page = Page(open_browser(scripted_server.url, microphone=None))
     page.write("a long story please")
-    until(lambda: len(words_heard(page)) >= 8, 30)
+    until(lambda: len(words_heard(page)) >= 8)
     scripted_server.kill()
     until(lambda: page.state == "reconnecting")
     scripted_server.start()
-    until(lambda: page.state == "open", 30)
-    until(lambda: page.phase() in ("broken", "spoken", "cut"), 30)
+    until(lambda: page.state == "open")
+    until(lambda: page.phase() in ("broken", "spoken", "cut"))
     # The model died with the server; what was durable is spoken to its end, without a hole and without a repetition.
     numbers = fillers(" ".join(page.texts(".turn.it .said")).split(), 1)
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     page.write("are you still there")
-    until(lambda: len(page.driver.find_elements("css selector", ".turn.it")) == 2, 30)
-    until(lambda: page.phase() == "spoken", 30)
+    until(lambda: len(page.driver.find_elements("css selector", ".turn.it")) == 2)
+    until(lambda: page.phase() == "spoken")
     assert "still there" in page.texts(".turn.it .heard")[-1], "the same conversation, not a new one"
     assert page.texts(".divider") == []

@@ -163,6 +163,14 @@ test("lanes forget what is older than a minute", () => {
   assert.equal(lanes.speechAt(2_500), undefined);
 });
 
+test("what was left unsaid makes room for the next answer", () => {
+  const lanes = new LaneHistory();
+  lanes.cut(1_000, 3_000);
+  lanes.answerStarted(2_500);
+  lanes.answerStarted(9_000);
+  assert.deepEqual(lanes.cuts, [{ atMs: 1_000, unheardMs: 1_500 }]);
+});
+
 test("every notice says what to do; races say nothing", () => {
   assert.equal(noticeFor("response_not_active"), null);
   assert.equal(noticeFor("stopped", "", true), null);
