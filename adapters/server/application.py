@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import unquote
 
 import trio
-from trio_websocket import WebSocketConnection, wrap_server_stream
+from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_stream
 
 from adapters import page
 from adapters.server import access
@@ -177,20 +177,31 @@ class Application:
         self.metrics.upgrades.labels("accepted").inc()
         stream = http.upgraded()
         async with trio.open_nursery() as nursery:
-            with trio.fail_after(self.settings.head_timeout_s):
-                proposal = await wrap_server_stream(
-                    nursery,
-                    stream,
-                    message_queue_size=MESSAGES_AHEAD,
-                    max_message_size=MESSAGE_BYTES_MAX,
-                    receive_buffer_size=RECEIVE_BYTES,
-                )
-                chosen = access.SUBPROTOCOL if access.SUBPROTOCOL in access.subprotocols(request) else None
-                connection: WebSocketConnection = await proposal.accept(subprotocol=chosen)
-            await Conversation(self.service, dialect, connection, stream, request.query).run()
-            with trio.move_on_after(self.settings.send_timeout_s):
-                await connection.aclose()
+            connection = await self._shake_hands(request, stream, nursery)
+            if connection is not None:
+                await Conversation(self.service, dialect, connection, stream, request.query).run()
+                with trio.move_on_after(self.settings.send_timeout_s):
+                    await connection.aclose()
             nursery.cancel_scope.cancel()
+
+    async def _shake_hands(
+        self, request: Request, stream: trio.abc.Stream, nursery: trio.Nursery
+    ) -> WebSocketConnection | None:
+        """The open WebSocket; None when the peer went away meanwhile, or sent what only looked like a handshake."""
+        chosen = access.SUBPROTOCOL if access.SUBPROTOCOL in access.subprotocols(request) else None
+        with trio.move_on_after(self.settings.head_timeout_s):
+            proposal = await wrap_server_stream(
+                nursery,
+                stream,
+                message_queue_size=MESSAGES_AHEAD,
+                max_message_size=MESSAGE_BYTES_MAX,
+                receive_buffer_size=RECEIVE_BYTES,
+            )
+            try:
+                return await proposal.accept(subprotocol=chosen)
+            except ConnectionClosed:
+                return None
+        return None
 
     def _upgrade_refusal(self, request: Request, dialect: Dialect | None) -> Response | None:
         """Why this request gets no WebSocket; in HTTP, since there is nothing else to say it in."""
