@@ -234,6 +234,8 @@ def test_commits_ask_for_an_answer_where_the_dialect_says_so() -> None:
     state = fresh(DUPLEX, auto)
     event = {"type": "input_audio_buffer.commit", "create_response": False}
     assert command(DUPLEX, event, state).create_response is True
+    detected = updated(DUPLEX, {"extra_body": {"auto_response": True}, "turn_detection": {"type": "server_vad"}})
+    assert command(DUPLEX, event, fresh(DUPLEX, detected)).create_response is False
 
 
 def test_items() -> None:

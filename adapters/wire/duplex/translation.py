@@ -174,10 +174,16 @@ def commit(request: Request) -> list[Step]:
     for key in ("response_create", "create_response"):
         if payload.get(key) is not None:
             wanted = fields.flag(payload[key], key)
-    client, _ = read_echo(request.state.config)
-    if client.get("auto_response") is True or (wanted is None and payload["type"] == "input.commit"):
+    if _answers_by_itself(request.state.config) or (wanted is None and payload["type"] == "input.commit"):
         wanted = True
     return [Ask(c.CommitInput(wanted, request.event_id))]
+
+
+def _answers_by_itself(config: SessionConfig) -> bool:
+    """A session in which the model decides whether to answer what is committed. With a detector, that decides: a commit
+    beside it closes what the detector left, often nothing but silence."""
+    client, _ = read_echo(config)
+    return client.get("auto_response") is True and config.turn_detection is None
 
 
 def text_append(request: Request) -> list[Step]:
