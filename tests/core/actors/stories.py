@@ -198,8 +198,9 @@ class Story:
             server.slow_s = ms / 1000
 
     def stall_socket(self) -> None:
-        if self.client.link is not None and self.client.link.up:
-            self.client.link.stalled = trio.Event()
+        link = self.client.link
+        if link is not None and link.up and link.stalled is None:
+            link.stalled = trio.Event()
 
     def unstall_socket(self) -> None:
         link = self.client.link
