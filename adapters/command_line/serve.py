@@ -52,6 +52,7 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
 @click.option(
     "--store",
     default="sqlite:///duologue.sqlite3",
+    envvar="DUOLOGUE_STORE",
     show_default=True,
     metavar="URL",
     help="Where sessions are kept: sqlite:///FILE, postgresql://USER@HOST/NAME, or memory: for nowhere.",
