@@ -6,7 +6,7 @@ import http.client
 import json
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
@@ -53,12 +53,13 @@ class HttpChatModel:
             "stream_options": {"include_usage": True},
         }
         connection = self._connection()
-        forget = cancel.waking(lambda: _break(connection))
+        forget = response = None
         try:
+            connection.connect()
+            # the connection lets go of its socket when the response is to end with it
+            forget = cancel.waking(_breaker(connection.sock))
             cancel.check()
             connection.request("POST", f"{self._base}/chat/completions", json.dumps(request), self._headers)
-            if cancel.raised:
-                _break(connection)
             response = connection.getresponse()
             if response.status != 200:
                 raise _refused(response)
@@ -68,7 +69,10 @@ class HttpChatModel:
             cancel.check()
             raise PartFailed("model_unreachable", f"the language model's endpoint failed: {error}") from error
         finally:
-            forget()
+            if forget is not None:
+                forget()
+            if response is not None:
+                response.close()
             connection.close()
 
     def warm(self, messages: Sequence[ChatMessage], cancel: Cancel) -> None:
@@ -100,11 +104,14 @@ class HttpChatModel:
             connection.close()
 
 
-def _break(connection: http.client.HTTPConnection) -> None:
-    """Make whoever reads from the connection stop at once."""
-    if connection.sock is not None:
+def _breaker(sock: socket.socket) -> Callable[[], None]:
+    """Makes whoever reads from ``sock`` stop at once."""
+
+    def shut() -> None:
         with suppress(OSError):
-            connection.sock.shutdown(socket.SHUT_RDWR)
+            sock.shutdown(socket.SHUT_RDWR)
+
+    return shut
 
 
 def _refused(response: http.client.HTTPResponse) -> PartFailed:

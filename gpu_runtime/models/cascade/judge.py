@@ -27,6 +27,11 @@ FILLERS = re.compile(
 """What Whisper writes for sound without words. A speaker who means it is loud for long enough and read with confidence."""
 FILLER_CONFIDENCE = 0.5
 
+HUM = re.compile(r"m+(?:[hm]+)?|[hu]m+|em+|h[mu]+h?|u+[hm]+(?:u+h*)?(?:hu+h)?|a+h+|o+h+", re.IGNORECASE)
+"""One word that is no word: a small recogniser writes a closed-mouth "mm-hmm" in a dozen ways."""
+
+HUMMED = "Mm-hmm."
+
 NOTES = re.compile(r"\[[^\]]*\]|\([^)]*\)|[♪♫]+")
 """Descriptions of sound in brackets, which are no speech."""
 
@@ -47,7 +52,13 @@ def spoken_text(reading: Reading, voiced_ms: int) -> str:
         return ""
     if _repeats(words):
         return ""
-    return text
+    return HUMMED if _is_hum(words) else text
+
+
+def _is_hum(words: list[str]) -> bool:
+    """Hums of one sort or another; a clear "oh" or "ah" by itself stays what it is."""
+    letters = [re.sub(r"[^a-z]", "", word.lower()) for word in words]
+    return any("m" in word for word in letters) and all(HUM.fullmatch(word) for word in letters if word)
 
 
 def _repeats(words: list[str]) -> bool:

@@ -246,11 +246,11 @@ def _runs(word: str) -> list[str]:
 
 
 def _run_words(run: str) -> list[str]:
+    if run in SYMBOLS:
+        return SYMBOLS[run].split()
     if run[0].isdigit():
         match = _FORMS[0][0].fullmatch(run)
         return (_number(match, Around()) if match else numerals.digits(re.sub(r"\D", "", run))).split()
-    if run in SYMBOLS:
-        return SYMBOLS[run].split()
     if run in SILENT:
         return []
     if run[0].isalpha():
