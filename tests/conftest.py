@@ -8,7 +8,7 @@
 * ``@pytest.mark.needs("spin", ...)`` names programs or packages that a machine may lack; the tests are then skipped,
   and the summary says how to get them. With ``CI=true`` a skipped test is a failure: CI installs everything.
 * Hypothesis: ``HYPOTHESIS_PROFILE=dev`` (quick, the default), ``ci`` (the default with ``CI=true``; the same examples in
-  every run), ``soak`` (the hunt for new ones).
+  every run), ``soak`` (the hunt for new ones), ``raw`` (failures are shown as they were found, not made small).
 """
 
 from __future__ import annotations
@@ -51,6 +51,12 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.register_profile(
     "soak", max_examples=10_000, deadline=None, print_blob=True, suppress_health_check=_CHECKS_OFF
+)
+hypothesis.settings.register_profile(
+    "raw",
+    max_examples=60,
+    deadline=None,
+    phases=(hypothesis.Phase.explicit, hypothesis.Phase.reuse, hypothesis.Phase.generate),
 )
 hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci" if IN_CI else "dev"))
 
@@ -137,7 +143,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         trio.run = run
         if fired:
             # Whatever the code under test (or trio) made of the interruption, it is an ordinary failure of this test.
-            pytest.fail(f"took longer than {wall_s:g} s of wall time (the stacks are on stderr)")
+            hint = "; Hypothesis may have been shrinking a failure: HYPOTHESIS_PROFILE=raw shows it as it was found"
+            is_property = hasattr(getattr(item, "obj", None), "hypothesis")
+            pytest.fail(f"took longer than {wall_s:g} s of wall time (stacks on stderr){hint if is_property else ''}")
 
 
 # --- async tests ----------------------------------------------------------------------------------------------------
