@@ -26,10 +26,12 @@ from core.ports.store import (
     StoreError,
     StoreFailed,
     StoreStatistics,
+    Survey,
+    TermGiven,
 )
 from core.session.events import Record, SessionOpened
 from store.codec import Row, decode_row
-from store.planning import Addition, CreateLog, Head, Request, TakeTerm, check_owner, encode_batch, plan
+from store.planning import Addition, Beat, CreateLog, Head, Request, TakeTerm, check_owner, encode_batch, plan
 from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
 
 
@@ -70,23 +72,62 @@ class _Stored:
         return self.rows[-1].position
 
 
+OWNERLESS_MAX = 100
+
+
 @attrs.define
 class MemoryDatabase:
-    """The durable part."""
+    """The durable part. Its clock is trio's, set by the first session that is created."""
 
+    watchers: list[TermGiven] = attrs.field(factory=list)
+    _clock_base_ns: int | None = None
+    _servers: dict[str, int] = attrs.field(factory=dict)
+    """Server -> when it called last."""
     _heads: dict[str, Head] = attrs.field(factory=dict)
     _batches: dict[str, list[_Stored]] = attrs.field(factory=dict)
     _bodies: dict[tuple[str, str], bytes] = attrs.field(factory=dict)
 
     def write(self, request: Request) -> Outcome:
         """Carry a request out, all or nothing."""
+        if isinstance(request, Beat):
+            self._beat(request)
+            return None
+        if isinstance(request, CreateLog) and self._clock_base_ns is None:
+            self._clock_base_ns = request.now_ns - _trio_ns()
         try:
             addition = plan(request, self._heads.get(request.session), self._batch_id)
         except StoreError as refusal:
             return refusal.with_traceback(None)
         if addition is not None:
             self._add(addition)
+        if isinstance(request, TakeTerm):
+            for told in tuple(self.watchers):
+                told(request.session, self._heads[request.session].term)
         return self._heads[request.session].owned() if isinstance(request, CreateLog | TakeTerm) else None
+
+    def _beat(self, beat: Beat) -> None:
+        if beat.leaving:
+            self._servers.pop(beat.server, None)
+        else:
+            self._servers[beat.server] = self.now_ns()
+
+    def now_ns(self) -> int:
+        """The database's clock."""
+        return (self._clock_base_ns or 0) + _trio_ns()
+
+    def survey(self, server: str, expiry_ms: int) -> Survey:
+        """As Store.survey, without the word that the server lives."""
+        now_ns = self.now_ns()
+        live = {name for name, at_ns in self._servers.items() if at_ns > now_ns - expiry_ms * 1_000_000}
+        heads = [head for head in self._heads.values() if not head.closed]
+        ownerless = sorted(
+            (head for head in heads if head.server not in live), key=lambda head: (head.updated_ns, head.session)
+        )
+        return Survey(
+            now_ns,
+            tuple(head.listed() for head in heads if head.server == server),
+            tuple(head.listed() for head in ownerless[:OWNERLESS_MAX]),
+        )
 
     def _batch_id(self, session: str, position: int) -> str | None:
         ids = (stored.batch_id for stored in reversed(self._batches[session]) if stored.position == position)
@@ -147,6 +188,7 @@ class MemoryStore:
         self._idle = trio.Event()
         self._idle.set()
         self._closed = False
+        self._told: TermGiven | None = None
 
     async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
         """See Store.create. Raises RecordInvalid for what no log can hold, StoreBusy."""
@@ -188,11 +230,33 @@ class MemoryStore:
         await trio.lowlevel.checkpoint()
         return self.database.head(session).listed()
 
+    async def survey(self, server: str, expiry_ms: int) -> Survey:
+        """See Store.survey."""
+        await self._ask(Beat(server), urgent=False)
+        return self.database.survey(server, expiry_ms)
+
+    async def release(self, server: str) -> None:
+        """See Store.release."""
+        await self._ask(Beat(server, leaving=True), urgent=True)
+
+    def watch_terms(self, told: TermGiven | None) -> None:
+        """See Store.watch_terms."""
+        if self._told is not None:
+            self.database.watchers.remove(self._told)
+        if told is not None:
+            self.database.watchers.append(told)
+        self._told = told
+
     def statistics(self) -> StoreStatistics:
         """See Store.statistics."""
         return self._admission.statistics()
 
     async def _take(self, request: CreateLog | TakeTerm) -> Owned:
+        outcome = await self._ask(request, urgent=True)
+        assert outcome is not None
+        return outcome
+
+    async def _ask(self, request: CreateLog | TakeTerm | Beat, urgent: bool) -> Owned | None:
         check_owner(request)
         outcomes: list[Outcome] = []
         answered = trio.Event()
@@ -201,12 +265,11 @@ class MemoryStore:
             outcomes.append(outcome)
             answered.set()
 
-        self._submit(request, answer, urgent=True)
+        self._submit(request, answer, urgent)
         await answered.wait()
         (outcome,) = outcomes
         if isinstance(outcome, StoreError):
             raise outcome
-        assert outcome is not None
         return outcome
 
     def _submit(self, request: Request, answered: Callable[[Outcome], None], urgent: bool) -> None:
@@ -274,6 +337,11 @@ async def open_memory_store(
         await store.drained()
     finally:
         store._closed = True
+        store.watch_terms(None)
         writer.cancel()
         with trio.CancelScope(shield=True):
             await stopped.wait()
+
+
+def _trio_ns() -> int:
+    return round(trio.current_time() * 1e9)

@@ -16,10 +16,11 @@ MEMORY_URLS = ("memory:", "sqlite+memory://")
 
 @asynccontextmanager
 async def open_store(
-    url: str, *, durability: Durability = "full", limits: QueueLimits = DEFAULT_LIMITS
+    url: str, *, durability: Durability = "full", limits: QueueLimits = DEFAULT_LIMITS, patience_s: float = 0.0
 ) -> AsyncIterator[Store]:
     """The store at ``url``, open for the block: ``sqlite:///path``, ``postgresql://user@host/name``, or ``memory:`` for
     one that ends with the block. ``durability``: what an acknowledged batch survives (store.sql.engines).
+    ``patience_s``: how long appends wait for a PostgreSQL server that is away before they fail.
 
     Leaving the block writes what is queued. Raises StoreUrlInvalid, StoreFailed.
     """
@@ -27,5 +28,5 @@ async def open_store(
         async with open_memory_store(limits=limits) as memory:
             yield memory
     else:
-        async with open_sql_store(url, durability, limits) as store:
+        async with open_sql_store(url, durability, limits, patience_s=patience_s) as store:
             yield store

@@ -1,8 +1,9 @@
 """What a request adds to a log, decided inside the transaction that will write it. Pure: every backend shares it.
 
-A ``Head`` is what the session's row says once it is locked. Three requests exist: create a log, take its term, append a
-batch. ``plan`` compares the request with the head and answers with an ``Addition`` (rows to write and the head after
-them), with None (this very batch is in the log already), or by raising what the port promises:
+A ``Head`` is what the session's row says once it is locked. Three requests are about a log: create it, take its term,
+append a batch (a fourth says that a server lives, and needs no plan). ``plan`` compares the request with the head and
+answers with an ``Addition`` (rows to write and the head after them), with None (this very batch is in the log already),
+or by raising what the port promises:
 
 * the term is compared first. An owner that lost its term is told so even when its batch is in: it must stop either way;
 * then the position. A batch that starts where the log ends is added. A batch that lies wholly inside the log is the
@@ -94,7 +95,16 @@ class AppendBatch:
         return self.batch.session
 
 
-Request = CreateLog | TakeTerm | AppendBatch
+@attrs.frozen
+class Beat:
+    """Store.survey's and Store.release's word that ``server`` is there, or is not any more. Of no session."""
+
+    server: str
+    leaving: bool = False
+    session: str = ""
+
+
+Request = CreateLog | TakeTerm | AppendBatch | Beat
 
 BATCH_OVERHEAD_BYTES = 512
 ROW_OVERHEAD_BYTES = 256
@@ -115,7 +125,7 @@ FindBatch = Callable[[str, int], str | None]
 """(session, position) -> the id of the batch whose last record lies there."""
 
 
-def check_owner(request: CreateLog | TakeTerm) -> None:
+def check_owner(request: CreateLog | TakeTerm | Beat) -> None:
     """What does not depend on the log. Raises RecordInvalid: a name or an event that no backend could hold."""
     if not (is_storable(request.session) and is_storable(request.server)):
         raise RecordInvalid("a session's or server's name has a NUL or a lone surrogate")
@@ -139,7 +149,7 @@ def encode_batch(batch: Batch) -> AppendBatch:
     return AppendBatch(batch, rows, size_bytes + sum(len(body.data) for body in batch.bodies))
 
 
-def plan(request: Request, head: Head | None, find_batch: FindBatch) -> Addition | None:
+def plan(request: CreateLog | TakeTerm | AppendBatch, head: Head | None, find_batch: FindBatch) -> Addition | None:
     """What ``request`` adds to the log at ``head`` (None: no such session). Raises SessionExists, SessionUnknown,
     TermRefused, PositionConflict."""
     match request:

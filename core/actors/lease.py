@@ -4,9 +4,21 @@ new owner writes nothing until the old one's proof must have run out. All times 
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import attrs
+import trio
+
+from core.ports.store import Store, StoreError, StoreFailed
+
+if TYPE_CHECKING:
+    from core.actors.session import Session
 
 LEASE_S = 1.0
+
+RENEWAL_PATIENCE_S = 60.0
+RENEWAL_RETRY_S = 0.25
+"""How long an idle session waits for a store that cannot be read, and how often it asks."""
 
 
 @attrs.define
@@ -24,3 +36,25 @@ class Lease:
     def holds(self, now: float) -> bool:
         """Whether a write to the socket is safe now."""
         return now < self.proved_at + LEASE_S and now >= self.quiet_until
+
+
+async def renew(session: Session, store: Store) -> None:
+    """Wait until the old owner must be silent, and ask the store whether the session is still ours. May come back without
+    a new proof: the caller looks again."""
+    lease = session.lease
+    await trio.sleep_until(lease.quiet_until)
+    asked_at = trio.current_time()
+    try:
+        row = await store.session(session.session_id)
+    except StoreFailed as error:
+        # The store may be back in a moment; until then the socket is silent. The next append has the last word.
+        if asked_at > lease.proved_at + RENEWAL_PATIENCE_S:
+            session.fail(error)
+        else:
+            await trio.sleep(RENEWAL_RETRY_S)
+    except StoreError as error:
+        session.fail(error)
+    else:
+        session.lose_term(row.term)
+        if not session.ended:
+            lease.proved(asked_at)

@@ -16,7 +16,7 @@ from core.actors.attachment import Attachment, run_sender
 from core.actors.batching import batch_of
 from core.actors.entries import Entry, Left, Posted
 from core.actors.input_bodies import InputBodies
-from core.actors.lease import Lease
+from core.actors.lease import Lease, renew
 from core.actors.mailbox import Mailbox, MailboxFull
 from core.actors.outbox import AsidesFull, Outbox
 from core.actors.pacer import Pacer
@@ -62,11 +62,12 @@ class Session:
         self.projection = projection
         self.stale_outputs_dropped = 0
         self.failure: str | None = None
+        self.term = state.term
+        """Under which this actor writes; the fence of everything that it appends."""
         self.lease = lease or Lease(trio.current_time())
         self._ports = ports
         self._chain = chain
         self._clock_base_ns = max(ports.now_ns(), state.at_ns) - round(trio.current_time() * NS_PER_S)
-        self._term = state.term
         self._fresh = fresh
         self._mailbox: Mailbox[Entry] = Mailbox()
         self._pacer = Pacer(state.config.max_client_lead_ms, state.config.max_lane_lead_ms)
@@ -176,16 +177,12 @@ class Session:
 
     async def renew_lease(self) -> None:
         """Wait until the old owner is silent, and ask the store whether the session is still ours."""
-        await trio.sleep_until(self.lease.quiet_until)
-        asked_at = trio.current_time()
-        try:
-            row = await self._ports.store.session(self.session_id)
-        except StoreError as error:
-            self._fail(error)
-            return
-        if row.term != self._term:
-            self._fail(TermRefused(f"term {row.term} was given out, ours is {self._term}"))
-        self.lease.proved(asked_at)
+        await renew(self, self._ports.store)
+
+    def lose_term(self, term: int) -> None:
+        """``term`` was given out. If it is not ours, the session lives elsewhere: end here at once."""
+        if term > self.term and not self._ended:
+            self.fail(TermRefused(f"term {term} was given out, ours is {self.term}"))
 
     def delivered(self) -> None:
         """The sender handed a frame over: held output may be due, a paused lane may go on."""
@@ -288,7 +285,7 @@ class Session:
         return result.records
 
     def _append(self, records: tuple[e.Record, ...], bodies: Mapping[str, bytes]) -> None:
-        batch = batch_of(self.state, self._term, records, self._chain, bodies)
+        batch = batch_of(self.state, self.term, records, self._chain, bodies)
         queued_at = trio.current_time()
         position = records[-1].position
 
@@ -298,11 +295,11 @@ class Session:
         try:
             self._ports.store.append_nowait(batch, done)
         except StoreBusy as error:
-            self._fail(error)
+            self.fail(error)
 
     def _written(self, position: int, error: StoreError | None, queued_at: float) -> None:
         if error is not None:
-            self._fail(error)
+            self.fail(error)
             return
         self.outbox.durable = max(self.outbox.durable, position)
         self.lease.proved(queued_at)
@@ -311,7 +308,7 @@ class Session:
         if self._stopping is not None or self.state.phase is Phase.CLOSED:
             self._mailbox.nudge()
 
-    def _fail(self, error: StoreError) -> None:
+    def fail(self, error: StoreError) -> None:
         """The log is not what this memory thinks: discard it. Nothing more is written to the socket but its close."""
         if self.failure is not None:
             return

@@ -16,6 +16,7 @@ import trio
 
 from core.actors.attachment import Attachment
 from core.actors.batching import batch_of
+from core.actors.housekeeping import Housekeeper
 from core.actors.lease import LEASE_S, Lease
 from core.actors.outbox import Outbox
 from core.actors.session import RESUME_ELSEWHERE, Ports, Session
@@ -26,21 +27,13 @@ from core.session import commands as c
 from core.session import events as e
 from core.session.apply import apply
 from core.session.config import SessionConfig
-from core.session.deadlines import earliest
 from core.session.digest import CHAIN_START, chain_digest
-from core.session.ledger import NS_PER_MS
 from core.session.machine import step
 from core.session.state import Phase, SessionState
 
 log = logging.getLogger("duologue.supervisor")
 
 READ_RECORDS = 2_000
-SWEEP_ROWS = 100
-SWEEP_MARGIN_S = 60
-"""How far past its deadline a session must be before another server ends it."""
-
-ABANDONED = "disconnect_grace_expired"
-NS_PER_S = 1_000_000_000
 TOKEN_BYTES = 32
 
 MakeProjection = Callable[[str, int], Projection | None]
@@ -114,6 +107,7 @@ class Supervisor:
         self._opening = 0
         self._resuming: dict[str, trio.Lock] = {}
         self._opened = self._resumed = self._failed = 0
+        self._housekeeper = Housekeeper(ports.store, server_id, self._sessions, self._read_state, self._bury)
         self.sessions_max = sessions_max
         self.draining = False
 
@@ -188,9 +182,10 @@ class Supervisor:
             check_token(seen.state, token)
             asked_at = trio.current_time()
             owned = await self._take_term(session_id)
-            quiet_until = trio.current_time() + LEASE_S if self._may_still_write(seen.state) else 0.0
+            taken_at = trio.current_time()
             folded = await self._fold(session_id, None)
             assert folded is not None
+            quiet_until = taken_at + LEASE_S if self._may_still_write(seen.state, folded.state) else 0.0
             if folded.state.term != owned.term:
                 raise ResumeRefused("session_resume_conflict", "another server took the session meanwhile")
             check_token(folded.state, token)  # the old owner may have closed it, or given it to another client
@@ -201,9 +196,11 @@ class Supervisor:
             self._opening -= 1
         return session
 
-    def _may_still_write(self, seen: SessionState) -> bool:
-        """Whether another server may have a socket of this session to which it writes."""
-        return seen.attachment.attached and seen.server != self._server_id
+    def _may_still_write(self, before: SessionState, after: SessionState) -> bool:
+        """Whether another server may have a socket of this session to which it writes: a client is attached, as far as the
+        log goes (one who lets go says so there), and not by us. ``after``: the state once the term was taken."""
+        was_ours = before.server == self._server_id and after.term == before.term + 1
+        return after.attachment.attached and not was_ours
 
     async def _take_term(self, session_id: str) -> Owned:
         try:
@@ -254,23 +251,19 @@ class Supervisor:
     # -- sessions without an owner -----------------------------------------------------------------------------
 
     async def sweep(self) -> int:
-        """End the sessions in the store whose owner died and to which no client came back; how many. Raises StoreError.
+        """Look around in the store now (it also happens by itself): end the sessions that nobody owns and to which no
+        client came back in time; how many. Raises StoreError."""
+        return await self._housekeeper.look_around()
 
-        One that lives elsewhere ends itself at its deadline, so what is well past it lives nowhere.
-        """
-        swept, after = 0, ""
-        while rows := await self._ports.store.sessions(SWEEP_ROWS, after):
-            for row in rows:
-                after = row.session
-                if row.closed or row.session in self._sessions:
-                    continue
-                folded = None
-                with suppress(ResumeRefused):  # a stream of another version: a server that knows it will come by
-                    folded = await self._fold(row.session, None)
-                if folded is not None and _is_abandoned(folded.state, self._ports.now_ns()):
-                    await self._bury(row.session, ABANDONED)
-                    swept += 1
-        return swept
+    async def keep_house(self) -> None:
+        """Say that this server lives, and look around, for as long as it does."""
+        await self._housekeeper.run()
+
+    async def _read_state(self, session_id: str) -> SessionState | None:
+        with suppress(ResumeRefused):  # a stream of another version: a server that knows it will come by
+            folded = await self._fold(session_id, None)
+            return None if folded is None else folded.state
+        return None
 
     # -- actors ------------------------------------------------------------------------------------------------
 
@@ -339,18 +332,8 @@ class Supervisor:
         with trio.move_on_after(10):
             while self._sessions:
                 await trio.sleep(0.02)
-
-
-def _is_abandoned(state: SessionState, now_ns: int) -> bool:
-    """Whether nobody can have this session any more, whatever the log says of clients and answers."""
-    if state.phase not in (Phase.OPEN, Phase.PAUSED):
-        return False
-    config, due = state.config, earliest(state)
-    silence_ms = config.idle_timeout_ms + config.disconnect_grace_ms
-    over_ns = state.at_ns + silence_ms * NS_PER_MS
-    if due is not None:
-        over_ns = min(over_ns, due.at_ns)
-    return now_ns > over_ns + SWEEP_MARGIN_S * NS_PER_S
+        with trio.move_on_after(5), suppress(StoreError):
+            await self._ports.store.release(self._server_id)
 
 
 def restore(outbox: Outbox, projection: Projection, record: e.Record, state: SessionState) -> None:
@@ -391,5 +374,7 @@ async def open_supervisor(
     """All sessions of a server, for as long as the context lasts. Leaving it without ``drain`` is a crash as far as the
     sessions are concerned: their logs stay as they are."""
     async with trio.open_nursery() as nursery:
-        yield Supervisor(ports, server_id, nursery, make_projection, sessions_max, make_token, make_id)
+        supervisor = Supervisor(ports, server_id, nursery, make_projection, sessions_max, make_token, make_id)
+        nursery.start_soon(supervisor.keep_house)
+        yield supervisor
         nursery.cancel_scope.cancel()

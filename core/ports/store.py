@@ -98,6 +98,21 @@ class SessionRow:
     closed: bool
 
 
+@attrs.frozen
+class Survey:
+    """The open sessions that a server must know of. Times in ns on the store's clock.
+
+    ``owned``: its own. ``ownerless``: those whose server has not called for a while, at most a hundred, those that have
+    been silent longest first."""
+
+    now_ns: int
+    owned: tuple[SessionRow, ...]
+    ownerless: tuple[SessionRow, ...]
+
+
+TermGiven = Callable[[str, int], None]
+"""Called in the event loop with a session and its new term."""
+
 AppendDone = Callable[[StoreError | None], None]
 """Called in the event loop, once for each batch: None when it is durable."""
 
@@ -137,6 +152,17 @@ class Store(Protocol):
 
     async def session(self, session: str) -> SessionRow:
         """Raises SessionUnknown."""
+
+    async def survey(self, server: str, expiry_ms: int) -> Survey:
+        """Say that ``server`` lives, and look around. A session is ownerless when its server has not said so for
+        ``expiry_ms`` of the store's clock, or has said goodbye. Raises StoreFailed, StoreBusy."""
+
+    async def release(self, server: str) -> None:
+        """Goodbye: the open sessions of ``server`` are ownerless from now on. Raises StoreFailed, StoreBusy."""
+
+    def watch_terms(self, told: TermGiven | None) -> None:
+        """Tell of terms that any server takes, as they are taken. A help and no more: some may be missed, and some stores
+        tell of none; ``survey`` and the next append find out anyway. One watcher; None: no more."""
 
     def statistics(self) -> StoreStatistics:
         """Now."""

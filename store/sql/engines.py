@@ -17,7 +17,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.pool import QueuePool
 
 from core.ports.store import StoreFailed
-from store.sql.schema import make_tables
+from store.sql.migrations import make_tables
 
 Durability = Literal["full", "normal"]
 

@@ -6,7 +6,9 @@ SQLite they are clustered by that key (WITHOUT ROWID), so that a replay reads on
 each session of a group dirties a page of its own, so there is one such table and not a second one for batches. Bodies
 are big: they keep their rowid, so that new ones go to the end of the table wherever their digest falls in the index.
 
-The tables are made by ``create_all``. ``store_schema`` holds their version; migrations from version 1 on are Alembic's.
+A server's row says when it called last, on the database's own clock: whose servers are silent, those sessions have no
+owner. Tables are made and changed by Alembic's steps (store.sql.migrations); what is here is their sum, and a test holds
+the two together.
 """
 
 from __future__ import annotations
@@ -15,28 +17,19 @@ from sqlalchemy import (
     BigInteger,
     Boolean,
     Column,
-    Connection,
     Index,
     Integer,
     LargeBinary,
     MetaData,
     Table,
     Text,
-    insert,
-    select,
-    text,
+    column,
 )
-
-from core.ports.store import StoreFailed
-
-SCHEMA_VERSION = 1
 
 metadata = MetaData()
 
 # Names are compared and ordered byte by byte on every backend.
 _Name = Text().with_variant(Text(collation="C"), "postgresql")
-
-store_schema = Table("store_schema", metadata, Column("version", Integer, primary_key=True, autoincrement=False))
 
 sessions = Table(
     "sessions",
@@ -52,6 +45,9 @@ sessions = Table(
     Column("chain", LargeBinary, nullable=False),
     Column("closed", Boolean, nullable=False),
     Index("sessions_by_age", "created_ns", "session"),
+    Index(
+        "sessions_open", "server", sqlite_where=~column("closed", Boolean), postgresql_where=~column("closed", Boolean)
+    ),
 )
 """One row a session. The columns are store.planning.Head's fields, in order."""
 
@@ -87,18 +83,10 @@ bodies = Table(
 )
 """``coding`` says how ``data`` holds the ``size_bytes`` bytes: ``raw`` is as they are."""
 
-_ADVISORY_LOCK = 0x6475_6F6C
-"""Any constant: it names the making of tables among the users of a PostgreSQL database."""
-
-
-def make_tables(connection: Connection) -> None:
-    """Make what is missing, in the connection's transaction. Raises StoreFailed when the tables are of another
-    version."""
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
-    metadata.create_all(connection)
-    version = connection.execute(select(store_schema.c.version)).scalar()
-    if version is None:
-        connection.execute(insert(store_schema), {"version": SCHEMA_VERSION})
-    elif version != SCHEMA_VERSION:
-        raise StoreFailed(f"the database's tables are of version {version}, this server knows {SCHEMA_VERSION}")
+servers = Table(
+    "servers",
+    metadata,
+    Column("server", _Name, primary_key=True),
+    Column("seen_ns", BigInteger, nullable=False),
+)
+"""One row a server that lives, or did until lately."""

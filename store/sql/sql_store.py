@@ -22,15 +22,19 @@ from core.ports.store import (
     StoreBusy,
     StoredBatch,
     StoreError,
+    StoreFailed,
     StoreStatistics,
+    Survey,
+    TermGiven,
 )
 from core.session.events import SessionOpened
 from store.codec import is_storable
-from store.planning import CreateLog, Request, TakeTerm, check_owner, encode_batch
+from store.planning import Beat, CreateLog, Request, TakeTerm, check_owner, encode_batch
 from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
-from store.sql import reading
+from store.sql import owners, reading
 from store.sql.checkpoint import Checkpointer
 from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
+from store.sql.listener import TermListener
 from store.sql.statements import statements_for
 from store.sql.transaction import Database, commit_group
 from store.sql.writer import GroupLimits, GroupWriter
@@ -41,13 +45,16 @@ T = TypeVar("T")
 class SqlStore:
     """One server's Store in a database. Made by open_sql_store; every method is called in its event loop."""
 
-    def __init__(self, engines: Engines, queue: QueueLimits, group: GroupLimits) -> None:
+    def __init__(self, engines: Engines, queue: QueueLimits, group: GroupLimits, patience_s: float) -> None:
         self._engines = engines
         self._admission = Admission(queue)
         self._readers = trio.CapacityLimiter(READERS_MAX)
         self._loop = trio.lowlevel.current_trio_token()
-        self._database = Database(engines.write, statements_for(engines.write.dialect))
-        self._checkpointer = Checkpointer(engines.read) if engines.write.dialect.name == "sqlite" else None
+        self._database = Database(engines.write, statements_for(engines.write.dialect), patience_s)
+        is_sqlite = engines.write.dialect.name == "sqlite"
+        self._checkpointer = Checkpointer(engines.read) if is_sqlite else None
+        self._listener = None if is_sqlite else TermListener(engines.read, self._hear)
+        self._told: TermGiven | None = None
         self._writer = GroupWriter(self._execute, self._deliver, group)
 
     async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
@@ -89,12 +96,32 @@ class SqlStore:
         head = await self._read(partial(reading.read_head, session=_known(session)))
         return head.listed()
 
+    async def survey(self, server: str, expiry_ms: int) -> Survey:
+        """See Store.survey."""
+        await self._ask(Beat(server), urgent=False)
+        return await self._read(partial(owners.read_survey, server=server, expiry_ms=expiry_ms))
+
+    async def release(self, server: str) -> None:
+        """See Store.release."""
+        await self._ask(Beat(server, leaving=True), urgent=True)
+
+    def watch_terms(self, told: TermGiven | None) -> None:
+        """See Store.watch_terms. On PostgreSQL by LISTEN; on SQLite, where another server is a rarity, by survey only."""
+        self._told = told
+
     def statistics(self) -> StoreStatistics:
         """See Store.statistics."""
         return self._admission.statistics()
 
     async def _take(self, request: CreateLog | TakeTerm) -> Owned:
+        outcome = await self._ask(request, urgent=True)
+        assert outcome is not None
+        return outcome
+
+    async def _ask(self, request: CreateLog | TakeTerm | Beat, urgent: bool) -> Owned | None:
         check_owner(request)
+        if self._database.away:
+            raise StoreFailed("the database is away")  # who asks for this would rather know than wait
         outcomes: list[Outcome] = []
         answered = trio.Event()
 
@@ -102,12 +129,11 @@ class SqlStore:
             outcomes.append(outcome)
             answered.set()
 
-        self._submit(request, answer, urgent=True)
+        self._submit(request, answer, urgent)
         await answered.wait()
         (outcome,) = outcomes
         if isinstance(outcome, StoreError):
             raise outcome
-        assert outcome is not None
         return outcome
 
     def _submit(self, request: Request, answered: Callable[[Outcome], None], urgent: bool) -> None:
@@ -135,15 +161,31 @@ class SqlStore:
         for item, outcome in outcomes:
             self._admission.settle(item, outcome)
 
+    def _hear(self, session: str, term: int) -> None:
+        """In the listener's thread."""
+        try:
+            self._loop.run_sync_soon(self._tell, session, term)
+        except trio.RunFinishedError:
+            return
+
+    def _tell(self, session: str, term: int) -> None:
+        if self._told is not None:
+            self._told(session, term)
+
     def start(self) -> None:
         """Start the threads; call once."""
         self._writer.start()
+        if self._listener is not None:
+            self._listener.start()
         if self._checkpointer is not None:
             self._checkpointer.start()
 
     def close(self) -> None:
         """Write what is queued, answer it and let go of the database. Blocks; not in the event loop."""
+        self._database.hurry.set()
         self._writer.close()
+        if self._listener is not None:
+            self._listener.close()
         if self._checkpointer is not None:
             self._checkpointer.close()
         self._engines.dispose()
@@ -172,13 +214,15 @@ async def open_sql_store(
     durability: Durability = "full",
     queue: QueueLimits = DEFAULT_LIMITS,
     group: GroupLimits | None = None,
+    patience_s: float = 0.0,
 ) -> AsyncIterator[SqlStore]:
     """A store in the database at ``url``; its tables are made where they are missing. Leaving it writes what is queued.
+    ``patience_s``: how long appends wait for a database server that is away before they fail.
 
     Raises StoreUrlInvalid, StoreFailed.
     """
     engines = await trio.to_thread.run_sync(make_engines, url, durability)
-    store = SqlStore(engines, queue, group or GroupLimits())
+    store = SqlStore(engines, queue, group or GroupLimits(), patience_s)
     store.start()
     try:
         yield store

@@ -9,6 +9,7 @@ import attrs
 from sqlalchemy import (
     JSON,
     Connection,
+    Delete,
     Dialect,
     Insert,
     Select,
@@ -24,6 +25,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql.compiler import SQLCompiler
 
+from store.sql.owners import beat_statement, leave_statement
 from store.sql.schema import bodies, events, sessions
 
 Parameters = list[dict[str, Any]]
@@ -66,6 +68,9 @@ class Statements:
     insert_sessions: Many
     update_sessions: Many
     """Takes ``of_session`` and every column but ``session``."""
+    beat: Insert
+    leave: Delete
+    """Both take ``of_server``."""
 
 
 def statements_for(dialect: Dialect) -> Statements:
@@ -82,6 +87,8 @@ def statements_for(dialect: Dialect) -> Statements:
         insert_events=Many(insert(events), events.c.keys(), dialect),
         insert_sessions=Many(insert(sessions), columns, dialect),
         update_sessions=Many(update_session, [name for name in columns if name != "session"], dialect),
+        beat=beat_statement(dialect),
+        leave=leave_statement(),
     )
 
 

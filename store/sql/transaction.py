@@ -8,49 +8,86 @@ A database error before the commit undoes the whole group; each session is then 
 session's bad row fails that session only. An error of the commit itself is not tried again: nobody knows whether the
 group is in, and after a failed fsync the next one may lie. Whoever asked settles it by appending the same batch
 again.
+
+A database that is away (PostgreSQL restarts, the network breaks) is waited for, so long as the store's patience lasts:
+the batches of the group are tried again, which is safe whatever became of the first try, since a repeated batch adds
+nothing. What is no batch (create, take_term, a server's word) is not repeated, and asked anew by whoever wants it.
 """
 
 from __future__ import annotations
 
 import json
+import threading
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 import attrs
-from sqlalchemy import Connection, Engine
+from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.exc import DBAPIError
 
 from core.ports.store import StoreError, StoreFailed
-from store.planning import Addition, AppendBatch, Head, plan
+from store.planning import Addition, AppendBatch, Beat, Head, TakeTerm, plan
 from store.queueing import Item, Outcome
 from store.sql.engines import failure
+from store.sql.owners import TERMS_CHANNEL
 from store.sql.schema import RAW
 from store.sql.statements import BATCH_AT, Parameters, Statements
 
+RETRY_S = 0.2
+
 
 class GroupFailed(Exception):
-    """The database cannot be reached, or its commit failed: trying the sessions one by one would not help."""
+    """The database cannot be reached, or its commit failed: trying the sessions one by one would not help. ``away``: it may
+    be there again soon."""
 
-    def __init__(self, error: StoreFailed) -> None:
+    def __init__(self, error: StoreFailed, away: bool) -> None:
         super().__init__(str(error))
         self.error = error
+        self.away = away
 
 
-@attrs.frozen
+@attrs.define
 class Database:
-    """Where groups are written."""
+    """Where groups are written. ``patience_s``: how long a database that is away is waited for; ``away`` says that it
+    is; ``hurry`` ends the waiting."""
 
     engine: Engine
     statements: Statements
+    patience_s: float = 0.0
+    away: bool = False
+    hurry: threading.Event = attrs.field(factory=threading.Event)
 
 
 def commit_group(database: Database, items: Sequence[Item]) -> list[Outcome]:
     """Write a group; one outcome for each item, in order. Never raises a database's error."""
+    patient_until = time.monotonic() + database.patience_s
+    lost: dict[Item, Outcome] = {}
+    while True:
+        tried = [item for item in items if item not in lost]
+        try:
+            outcomes = dict(zip(tried, _try(database, tried), strict=True))
+            break
+        except GroupFailed as fault:
+            impatient = time.monotonic() >= patient_until or database.hurry.is_set()
+            if not fault.away or impatient:
+                outcomes = dict(zip(tried, _failed(tried, fault.error), strict=True))
+                break
+            database.away = True
+            lost.update({item: fault.error for item in tried if not isinstance(item.request, AppendBatch)})
+            database.hurry.wait(RETRY_S)
+    database.away = False
+    return [lost[item] if item in lost else outcomes[item] for item in items]
+
+
+def _try(database: Database, items: Sequence[Item]) -> list[Outcome]:
+    if not items:
+        return []
     try:
         return _transact(database, items)
-    except GroupFailed as fault:
-        return _failed(items, fault.error)
-    except DBAPIError:
+    except DBAPIError as fault:
+        if fault.connection_invalidated:
+            raise GroupFailed(failure(fault), away=True) from fault
         return _one_by_one(database, items)
 
 
@@ -93,22 +130,24 @@ def _transact(database: Database, items: Sequence[Item]) -> list[Outcome]:
         try:
             connection.commit()
         except DBAPIError as fault:
+            away = fault.connection_invalidated
             # Whatever state this connection is in, no later group builds on it.
             connection.invalidate()
-            raise GroupFailed(failure(fault)) from fault
+            raise GroupFailed(failure(fault), away) from fault
     return outcomes
 
 
 def _begin(engine: Engine) -> Connection:
+    away = engine.dialect.name == "postgresql"
     try:
         connection = engine.connect()
     except DBAPIError as fault:
-        raise GroupFailed(failure(fault)) from fault
+        raise GroupFailed(failure(fault), away) from fault
     try:
         connection.begin()
     except DBAPIError as fault:
         connection.close()
-        raise GroupFailed(failure(fault)) from fault
+        raise GroupFailed(failure(fault), away) from fault
     return connection
 
 
@@ -118,6 +157,8 @@ class _Group:
     _statements: Statements
     _heads: dict[str, Head]
     _additions: list[Addition] = attrs.field(factory=list)
+    _beats: list[Beat] = attrs.field(factory=list)
+    _taken: list[str] = attrs.field(factory=list)
 
     def decide(self, item: Item) -> Outcome:
         """Judge one item. What passes moves its session's head for those behind it."""
@@ -125,6 +166,9 @@ class _Group:
         inherited = item.inherited()
         if inherited is not None:
             return inherited
+        if isinstance(request, Beat):
+            self._beats.append(request)
+            return None
         try:
             addition = plan(request, self._heads.get(request.session), self._batch_at)
         except StoreError as refusal:
@@ -135,6 +179,8 @@ class _Group:
         if addition is not None:
             self._additions.append(addition)
             self._heads[request.session] = addition.head
+        if isinstance(request, TakeTerm):
+            self._taken.append(request.session)
         return None if isinstance(request, AppendBatch) else self._heads[request.session].owned()
 
     def _batch_at(self, session: str, position: int) -> str | None:
@@ -155,6 +201,12 @@ class _Group:
         statements.insert_events.run(connection, _event_parameters(self._additions))
         statements.insert_sessions.run(connection, new)
         statements.update_sessions.run(connection, old)
+        for beat in self._beats:
+            connection.execute(statements.leave if beat.leaving else statements.beat, {"of_server": beat.server})
+        if connection.dialect.name == "postgresql":
+            for session in self._taken:
+                told = f"{self._heads[session].term} {session}"
+                connection.execute(select(func.pg_notify(TERMS_CHANNEL, told)))
 
 
 def _columns(head: Head) -> dict[str, Any]:

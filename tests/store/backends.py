@@ -94,7 +94,7 @@ def empty_postgres_database() -> str:
     """The URL of an empty database: the same one for each test, emptied, which is quicker than a new one."""
     url = _postgres_database()
     make_engines(url, "full").dispose()
-    _execute(sqlalchemy.make_url(url), "TRUNCATE sessions, events, bodies")
+    _execute(sqlalchemy.make_url(url), "TRUNCATE sessions, events, bodies, servers")
     return url
 
 

@@ -400,3 +400,68 @@ async def test_two_servers_write_to_one_database(db: OpenStore) -> None:
                 nursery.start_soon(talk, number)
         for session, log in logs.items():
             assert list(await servers[0].read(session, after=2)) == log
+
+
+# --- servers --------------------------------------------------------------------------------------------------------
+
+EXPIRY_MS = 60_000
+
+
+@in_real_time
+async def test_a_survey_tells_a_server_its_own_sessions_and_those_that_nobody_owns(db: OpenStore) -> None:
+    async with two_servers(db) as (one, two):
+        await new_session(one, "sess_1", now_ns=2)
+        await one.create("sess_2", "server-b", opened("sess_2"), now_ns=3)
+        ended = await new_session(one, "sess_3")
+        await ended.append(SessionClosed("over"))
+        seen = await one.survey("server-a", EXPIRY_MS)
+        assert [row.session for row in seen.owned] == ["sess_1"]
+        assert [row.session for row in seen.ownerless] == ["sess_2"], "server-b has never said a word"
+        seen = await two.survey("server-b", EXPIRY_MS)
+        assert ([row.session for row in seen.owned], seen.ownerless) == (["sess_2"], ())
+        await two.take_term("sess_1", "server-b", now_ns=1)
+        seen = await one.survey("server-a", EXPIRY_MS)
+        assert (seen.owned, seen.ownerless) == ((), ())
+        assert {row.session: row.term for row in (await two.survey("server-b", EXPIRY_MS)).owned} == {
+            "sess_1": 2,
+            "sess_2": 1,
+        }
+
+
+@in_real_time
+async def test_a_server_that_says_goodbye_or_falls_silent_leaves_its_sessions_to_the_others(db: OpenStore) -> None:
+    async with two_servers(db) as (one, two):
+        await new_session(one)
+        await one.survey("server-a", EXPIRY_MS)
+        assert (await two.survey("server-b", EXPIRY_MS)).ownerless == ()
+        await trio.sleep(0.05)
+        assert [row.session for row in (await two.survey("server-b", 20)).ownerless] == ["sess_1"], "silent for 20 ms"
+        await one.release("server-a")
+        assert [row.session for row in (await two.survey("server-b", EXPIRY_MS)).ownerless] == ["sess_1"]
+
+
+@in_real_time
+async def test_the_clock_is_the_store_s(db: OpenStore) -> None:
+    async with two_servers(db) as (one, two):
+        await new_session(one)
+        first = await one.survey("server-a", EXPIRY_MS)
+        await trio.sleep(0.01)
+        second = await two.survey("server-b", EXPIRY_MS)
+        assert 0 < second.now_ns - first.now_ns < 25e9
+
+
+@pytest.mark.parametrize("backend", [name for name in names() if name != "sqlite"])
+@in_real_time
+async def test_a_term_that_another_server_takes_is_told(backend: str, tmp_path: Path) -> None:
+    async with two_servers(database(backend, tmp_path)) as (one, two):
+        told: list[tuple[str, int]] = []
+        await new_session(one)
+        one.watch_terms(lambda session, term: told.append((session, term)))
+        await trio.sleep(0.2)  # PostgreSQL tells those who listen, from when they do
+        with trio.fail_after(20):
+            term = 1
+            while not told:
+                term = (await two.take_term("sess_1", "server-b", now_ns=1)).term
+                await trio.sleep(0.05)
+        assert told[-1][0] == "sess_1"
+        assert 1 < told[-1][1] <= term

@@ -127,7 +127,7 @@ async def test_a_log_can_be_read_by_people(path: Path) -> None:
 async def test_tables_of_another_version_are_left_alone(path: Path) -> None:
     async with open_sql_store(f"sqlite:///{path}"):
         pass
-    execute(path, "UPDATE store_schema SET version = 99")
+    execute(path, "UPDATE alembic_version SET version_num = '99'")
     with pytest.raises(StoreFailed, match="version 99"):
         async with open_sql_store(f"sqlite:///{path}"):
             pass
