@@ -80,6 +80,7 @@ class MemoryDatabase:
     """The durable part. Its clock is trio's, set by the first session that is created."""
 
     watchers: list[TermGiven] = attrs.field(factory=list)
+    tells_terms: bool = True
     _clock_base_ns: int | None = None
     _servers: dict[str, int] = attrs.field(factory=dict)
     """Server -> when it called last."""
@@ -100,7 +101,7 @@ class MemoryDatabase:
             return refusal.with_traceback(None)
         if addition is not None:
             self._add(addition)
-        if isinstance(request, TakeTerm):
+        if isinstance(request, TakeTerm) and self.tells_terms:
             for told in tuple(self.watchers):
                 told(request.session, self._heads[request.session].term)
         return self._heads[request.session].owned() if isinstance(request, CreateLog | TakeTerm) else None

@@ -10,6 +10,7 @@ import attrs
 import trio
 
 from core.ports.store import Store, StoreError, StoreFailed
+from core.session import events as e
 
 if TYPE_CHECKING:
     from core.actors.session import Session
@@ -36,6 +37,30 @@ class Lease:
     def holds(self, now: float) -> bool:
         """Whether a write to the socket is safe now."""
         return now < self.proved_at + LEASE_S and now >= self.quiet_until
+
+
+@attrs.define
+class Holders:
+    """Which servers may have a socket of a session, as its log tells: attachments that nobody let go of, by generation."""
+
+    servers: dict[int, str] = attrs.field(factory=dict)
+
+    def note(self, event: e.Event, server: str) -> None:
+        """The next event of the log; ``server`` owns the session after it."""
+        match event:
+            case e.Attached():
+                # A server that replaces its own attachment has fenced it in memory.
+                self.servers = {held: by for held, by in self.servers.items() if by != server}
+                self.servers[event.generation] = server
+            case e.Detached():
+                self.servers.pop(event.generation, None)
+            case e.TokenConfirmed():
+                # Its client has the answer to its resume, which was written only when older sockets were silent.
+                self.servers = {held: by for held, by in self.servers.items() if held >= event.generation}
+
+    def others(self, server: str) -> bool:
+        """Whether a server other than this one may still write."""
+        return any(held_by != server for held_by in self.servers.values())
 
 
 async def renew(session: Session, store: Store) -> None:

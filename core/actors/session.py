@@ -131,9 +131,9 @@ class Session:
         self._move()
 
     def first_frame(self, attachment: Attachment) -> None:
-        """The first frame came in on a resumed attachment: the token before it is dead from now on. Cheap to call for
-        every frame."""
-        if attachment.generation == self.state.attachment.generation:
+        """A frame came in on a resumed attachment: the token before it is dead from now on. Cheap to call for every frame,
+        and does nothing while the new token has not been handed over: such a frame does not show that it arrived."""
+        if attachment.generation == self.state.attachment.generation and not self.outbox.opening:
             self.confirm_token()
 
     def confirm_token(self) -> None:

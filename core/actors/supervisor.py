@@ -17,7 +17,7 @@ import trio
 from core.actors.attachment import Attachment
 from core.actors.batching import batch_of
 from core.actors.housekeeping import Housekeeper
-from core.actors.lease import LEASE_S, Lease
+from core.actors.lease import LEASE_S, Holders, Lease
 from core.actors.outbox import Outbox
 from core.actors.session import RESUME_ELSEWHERE, Ports, Session
 from core.ports.projection import Projection
@@ -82,6 +82,7 @@ class _Folded:
     projection: Projection
     outbox: Outbox
     chain: bytes
+    holders: Holders
 
 
 class Supervisor:
@@ -185,7 +186,7 @@ class Supervisor:
             taken_at = trio.current_time()
             folded = await self._fold(session_id, None)
             assert folded is not None
-            quiet_until = taken_at + LEASE_S if self._may_still_write(seen.state, folded.state) else 0.0
+            quiet_until = taken_at + LEASE_S if folded.holders.others(self._server_id) else 0.0
             if folded.state.term != owned.term:
                 raise ResumeRefused("session_resume_conflict", "another server took the session meanwhile")
             check_token(folded.state, token)  # the old owner may have closed it, or given it to another client
@@ -196,12 +197,6 @@ class Supervisor:
             self._opening -= 1
         return session
 
-    def _may_still_write(self, before: SessionState, after: SessionState) -> bool:
-        """Whether another server may have a socket of this session to which it writes: a client is attached, as far as the
-        log goes (one who lets go says so there), and not by us. ``after``: the state once the term was taken."""
-        was_ours = before.server == self._server_id and after.term == before.term + 1
-        return after.attachment.attached and not was_ours
-
     async def _take_term(self, session_id: str) -> Owned:
         try:
             return await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns())
@@ -210,7 +205,7 @@ class Supervisor:
 
     async def _fold(self, session_id: str, projection: Projection | None) -> _Folded | None:
         """Read a log and fold it, its stream along with it. None: no such session."""
-        state, chain, outbox = SessionState(), CHAIN_START, Outbox(0, 0)
+        state, chain, outbox, holders = SessionState(), CHAIN_START, Outbox(0, 0), Holders()
         try:
             while batches := await self._ports.store.read(session_id, state.position, READ_RECORDS):
                 for batch in batches:
@@ -222,12 +217,13 @@ class Supervisor:
                             outbox = Outbox(state.config.replay_window_ms, state.config.replay_window_bytes)
                         assert projection is not None
                         restore(outbox, projection, record, state)
+                        holders.note(record.event, state.server)
         except SessionUnknown:
             return None
         if projection is None:
             return None
         outbox.durable = state.position
-        return _Folded(state, projection, outbox, chain)
+        return _Folded(state, projection, outbox, chain, holders)
 
     def _projection_for(self, state: SessionState) -> Projection:
         projection = self._make_projection(state.dialect, state.projection_version)

@@ -1,0 +1,220 @@
+"""Owners: who may write, who must be silent, and what becomes of sessions that nobody owns. Servers in virtual time."""
+
+from __future__ import annotations
+
+import attrs
+import trio
+
+from core.actors.housekeeping import EXPIRY_MS, due_without_owner
+from core.actors.lease import LEASE_S, Holders
+from core.session import events as e
+from core.session.apply import fold
+from core.session.config import SessionConfig
+from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
+
+MARGIN_MS = 3_000
+
+
+async def kill(story: Story) -> None:
+    """All servers at once, before any of them can write that its client is gone."""
+    for server in story.servers:
+        server.scope.cancel()
+        server.up = False
+    await trio.sleep(0.001)
+    story.client.drop()
+    assert not story.events(e.Detached)
+
+
+def owners(story: Story) -> list[str]:
+    return [event.server for event in story.events(e.OwnerChanged)]
+
+
+async def test_a_live_owner_is_told_and_its_client_goes_on_elsewhere() -> None:
+    """The old owner has nothing to append and nothing to write: it is told, and closes its socket with 1012 at once."""
+    async with open_story() as story:
+        old, link = story.servers[0], story.client.link
+        assert link is not None
+        assert link.attachment is not None
+        await story.wait(500)
+        other = await story.start_server()
+        await other.supervisor.resume(story.client.session_id, story.client.token, story.client.number)
+        with trio.fail_after(0.1):
+            await link.attachment.closed.wait()
+        assert (link.attachment.close_code, link.attachment.close_reason) == (1012, "resume")
+        await story.wait(50)
+        assert not old.supervisor.sessions
+        await story.resume()
+        assert owners(story) == ["server-1", "server-2"]
+
+
+async def test_a_live_owner_that_is_not_told_finds_out_by_itself() -> None:
+    async with open_story() as story:
+        old, link = story.servers[0], story.client.link
+        assert link is not None
+        assert link.attachment is not None
+        story.database.tells_terms = False  # like SQLite
+        other = await story.start_server()
+        await other.supervisor.resume(story.client.session_id, story.client.token, story.client.number)
+        with trio.fail_after(1.5):
+            await link.attachment.closed.wait()
+        assert link.attachment.close_code == 1012
+        await story.wait(50)
+        assert not old.supervisor.sessions
+        await story.resume()
+
+
+async def test_the_taker_waits_out_the_old_owner_s_second_and_not_more() -> None:
+    async with open_story(answer_units=40) as story:
+        story.ask()
+        await story.answering()
+        await kill(story)
+        other = await story.start_server()
+        began, had = trio.current_time(), story.client.number
+        await story.client.connect(other)
+        await story.until(lambda: story.client.number > had)
+        assert LEASE_S <= trio.current_time() - began < LEASE_S + 0.3
+
+
+def test_who_may_still_write_is_in_the_log() -> None:
+    holders = Holders()
+
+    def note(*events: tuple[e.Event, str]) -> list[str]:
+        for event, server in events:
+            holders.note(event, server)
+        return [name for name in "abcd" if holders.others(name)]
+
+    assert note() == []
+    assert note((e.Attached(1, ""), "a")) == ["b", "c", "d"]
+    assert note((e.OwnerChanged(2, "b"), "b")) == ["b", "c", "d"], "taken, and never let go"
+    assert note((e.Attached(2, ""), "b"), (e.Detached(2, 0, ""), "b")) == ["b", "c", "d"], "a may still write"
+    assert note((e.Attached(3, ""), "c"), (e.TokenConfirmed(3), "c")) == ["a", "b", "d"], "c has waited a out"
+    assert note((e.Attached(4, ""), "c"), (e.Detached(4, 0, ""), "c")) == []
+
+
+async def test_a_third_server_waits_for_the_first_one_too() -> None:
+    """The second took the session and gave it up again within the second that it had to wait itself."""
+    async with open_story(answer_units=40) as story:
+        story.ask()
+        await story.answering()
+        await kill(story)
+        await story.client.connect(await story.start_server())
+        await story.wait(200)
+        await story.servers[-1].supervisor.drain(0)
+        third = await story.start_server()
+        began, had = trio.current_time(), story.client.number
+        await story.client.connect(third)
+        await story.until(lambda: story.client.number > had)
+        assert trio.current_time() - began >= LEASE_S
+
+
+async def test_nobody_waits_for_an_owner_that_let_go() -> None:
+    """A drained server says so in the log: its client goes on at once."""
+    async with open_story() as story:
+        story.ask()
+        await story.answering()
+        await story.servers[0].supervisor.drain(60)
+        assert story.events(e.Detached)
+        other = await story.start_server()
+        began, resumes = trio.current_time(), story.client.resumes
+        await story.client.connect(other)
+        await story.until(lambda: story.client.resumes > resumes)
+        assert trio.current_time() - began < 0.2
+
+
+async def test_a_paused_server_writes_nothing_when_it_wakes() -> None:
+    """The old owner's process was stopped for two seconds while another one took the session; what it holds is stale."""
+    async with open_story(answer_units=40) as story:
+        story.ask()
+        await story.answering()
+        session, link = story.session, story.client.link
+        assert link is not None
+        session.lease.proved_at -= 2  # its clock says that two seconds have passed since it last had proof
+        story.database.tells_terms = False
+        other = await story.start_server()
+        await other.supervisor.resume(story.client.session_id, story.client.token, story.client.number)
+        had = story.client.number
+        await trio.sleep(2.5)
+        assert story.client.number == had, "a server that had lost its term wrote to its socket"
+        assert session.ended
+        await story.resume()
+
+
+async def test_an_idle_session_keeps_its_lease_by_the_survey_alone() -> None:
+    async with open_story() as story:
+        await story.wait(30_000)
+        assert story.session.lease.holds(trio.current_time() + LEASE_S / 4)
+        assert len(story.database.watchers) == 1
+
+
+# --- sessions without an owner --------------------------------------------------------------------------------------
+
+
+async def test_a_session_that_nobody_comes_back_to_is_ended_by_another_server() -> None:
+    """The server dies in mid-answer, another one lives: the answer ends once, the session closes, by itself."""
+    async with open_story(settle=False) as story:
+        story.ask()
+        await story.answering()
+        await kill(story)
+        await story.start_server()
+        grace_ms = PUSH_TO_TALK.disconnect_grace_ms
+        await story.wait(grace_ms)
+        assert not story.events(e.SessionClosed), "the grace counts from the loss of the owner"
+        await story.wait(EXPIRY_MS + MARGIN_MS)
+        (closed,) = story.events(e.SessionClosed)
+        assert closed.reason == "disconnect_grace_expired"
+        assert len(story.events(e.ResponseEnded)) == len(story.events(e.ResponseStarted)) == 1
+        fold(story.records())
+
+
+async def test_many_servers_end_it_once() -> None:
+    async with open_story(settle=False) as story:
+        await kill(story)
+        for _ in range(4):
+            await story.start_server()
+        await story.wait(PUSH_TO_TALK.disconnect_grace_ms + EXPIRY_MS + MARGIN_MS)
+        assert len(story.events(e.SessionClosed)) == 1
+
+
+async def test_a_session_whose_server_said_goodbye_is_ended_without_waiting_for_its_silence() -> None:
+    async with open_story(settle=False) as story:
+        await story.start_server()
+        await story.servers[0].supervisor.drain(1)
+        await story.wait(PUSH_TO_TALK.disconnect_grace_ms + MARGIN_MS)
+        assert [event.reason for event in story.events(e.SessionClosed)] == ["disconnect_grace_expired"]
+
+
+async def test_a_session_that_its_own_server_lost_is_ended_too() -> None:
+    """The actor fell with a failed append, the client never came back, the server lives on."""
+    async with open_story(settle=False) as story:
+        story.fail_append()
+        story.ask()
+        await story.wait(100)
+        story.client.drop()
+        assert not story.servers[0].supervisor.sessions
+        await story.wait(PUSH_TO_TALK.disconnect_grace_ms + MARGIN_MS)
+        assert len(story.events(e.SessionClosed)) == 1
+
+
+async def test_a_client_that_comes_back_in_time_finds_its_session() -> None:
+    async with open_story(attrs.evolve(PUSH_TO_TALK, disconnect_grace_ms=20_000)) as story:
+        await kill(story)
+        await story.start_server()
+        await story.wait(EXPIRY_MS + 15_000)
+        assert await story.resume()
+        await story.wait(60_000)
+        assert not story.events(e.SessionClosed)
+
+
+async def test_the_deadline_of_a_session_without_an_owner() -> None:
+    config = SessionConfig(disconnect_grace_ms=5_000)
+    async with open_story(config, settle=False) as story:
+        await story.wait(10)
+        lost_ns = story.now_ns() + 1_000_000_000
+        due = due_without_owner(story.session.state, lost_ns)
+        assert due is not None
+        assert (due.kind, due.at_ns) == ("disconnect_grace_expired", lost_ns + 5_000_000_000)
+        story.client.drop()
+        await story.wait(200)
+        due = due_without_owner(story.session.state, lost_ns + 10**12)
+        assert due is not None
+        assert due.at_ns < lost_ns + 5_000_000_000, "it was detached before its owner was lost"
