@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from core.session import events as e
-from core.session.history import lane_parts
-from core.session.ledger import heard_text
+from core.session.ledger import heard_chars, heard_text
 from core.session.state import (
     EVENT_IDS_MAX,
     ITEMS_MAX,
@@ -99,7 +98,9 @@ def _attached(state: SessionState, event: e.Attached, at_ns: int) -> None:
     for response_id, sent_ms in event.sent:
         response = state.responses.get(response_id)
         if response is not None:
+            heard_before = heard_chars(response)
             _reset_sent(response, sent_ms)
+            _note_unheard(state, response, heard_before)
 
 
 def _token_confirmed(state: SessionState, event: e.TokenConfirmed, at_ns: int) -> None:
@@ -225,6 +226,7 @@ def _item_created(state: SessionState, event: e.ItemCreated, at_ns: int) -> None
 
 def _item_deleted(state: SessionState, event: e.ItemDeleted, at_ns: int) -> None:
     state.items.pop(event.item_id, None)
+    state.told_too_much.pop(event.item_id, None)
     if event.item_id in state.queued:
         state.queued.remove(event.item_id)
     _client_was_here(state, event.event_id, at_ns)
@@ -273,7 +275,7 @@ def _response_started(state: SessionState, event: e.ResponseStarted, at_ns: int)
         _add_item(state, item)
     if event.answers is not None and event.answers in state.queued:
         state.queued.remove(event.answers)
-    state.lane_parts = lane_parts(state, event.answers)
+    state.told_too_much.clear()  # the runtime is told the whole heard conversation with it
     _forget_old_responses(state)
     _client_was_here(state, event.event_id, at_ns)
 
@@ -318,7 +320,6 @@ def _response_ended(state: SessionState, event: e.ResponseEnded, at_ns: int) -> 
 
 def _epoch_bump(state: SessionState, event: e.EpochBump, at_ns: int) -> None:
     state.epoch = event.epoch
-    state.lane_parts = ()
     if event.disposition == "cut":
         state.queued.clear()
     response = state.responses.get(event.response_id or "")
@@ -341,14 +342,22 @@ def _playback_ack(state: SessionState, event: e.PlaybackAck, at_ns: int) -> None
     response = state.responses.get(event.response_id)
     if response is not None:
         _raise_sent(response, event.sent_ms)
+        heard_before = heard_chars(response) if event.committed_ms < response.committed_ms else 0
         response.played_ms = event.played_ms
         response.committed_ms = event.committed_ms
+        _note_unheard(state, response, heard_before)
         if event.source == "client":
             response.acked = True
             response.last_ack_ns = at_ns
         if event.truncate:
             response.limit_ms = event.committed_ms
     _client_was_here(state, event.event_id, at_ns)
+
+
+def _note_unheard(state: SessionState, response: Response, heard_before: int) -> None:
+    """Less was heard than was thought: the lane may have been told the difference."""
+    if response.item_id in state.items and heard_chars(response) < heard_before:
+        state.told_too_much[response.item_id] = None
 
 
 def _raise_sent(response: Response, sent_ms: int) -> None:
@@ -368,14 +377,12 @@ def _reset_sent(response: Response, sent_ms: int) -> None:
 
 
 def _lane_opened(state: SessionState, event: e.LaneOpened, at_ns: int) -> None:
-    state.lane_parts = event.parts
     state.lane_epoch = state.epoch
+    state.told_too_much.clear()
 
 
 def _lane_truncated(state: SessionState, event: e.LaneTruncated, at_ns: int) -> None:
-    state.lane_parts = tuple(
-        (item_id, min(chars, event.chars) if item_id == event.item_id else chars) for item_id, chars in state.lane_parts
-    )
+    state.told_too_much.pop(event.item_id, None)
 
 
 def _runtime_changed(state: SessionState, event: e.RuntimeChanged, at_ns: int) -> None:

@@ -39,7 +39,7 @@ def item_text(state: SessionState, item: Item) -> str:
 def _turn(state: SessionState, item: Item) -> HistoryTurn | None:
     if item.kind == "function_call":
         return None
-    response = state.responses.get(item.response_id or "")
+    response = state.responses.get(item.response_id) if item.response_id is not None else None
     if response is None:
         if item.role == "assistant" and not item.text:
             return None

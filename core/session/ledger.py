@@ -6,6 +6,7 @@ text marks; where there are none, in proportion, and back to a word's end.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Mapping
 
 from core.session.commands import Cursor, Sent
@@ -78,12 +79,12 @@ def heard_chars(response: Response) -> int:
         return len(response.text)  # all of it, also what the last mark leaves out
     if not response.marks:
         return _proportional_chars(response, heard_ms)
-    chars = 0
-    for mark_chars, end_ms in response.marks:
-        if end_ms > heard_ms:
-            break
-        chars = mark_chars
-    return chars
+    place = bisect_right(response.marks, heard_ms, key=_end_ms)
+    return response.marks[place - 1][0] if place else 0
+
+
+def _end_ms(mark: tuple[int, int]) -> int:
+    return mark[1]
 
 
 def heard_text(response: Response) -> str:

@@ -120,9 +120,9 @@ def settle(ctx: Context) -> tuple[e.Event, ...]:
 def _lane_told_too_much(state: SessionState) -> tuple[e.Event, ...]:
     """A truncate that came after the lane was told: heard-only must hold before the lane's next unit."""
     made: list[e.Event] = []
-    for item_id, told in state.lane_parts:
+    for item_id in state.told_too_much:
         response = state.response_of_item(item_id)
-        if response is not None and heard_chars(response) < told:
+        if response is not None:
             made.append(e.LaneTruncated(item_id, heard_chars(response)))
     return tuple(made)
 

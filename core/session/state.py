@@ -175,8 +175,8 @@ class SessionState:
     """The last responses by id, oldest first; the active one among them."""
     items: dict[str, Item] = attrs.field(factory=dict)
     """The conversation, in order."""
-    lane_parts: tuple[tuple[str, int], ...] = ()
-    """What the present lane was told: (item id, characters) in order."""
+    told_too_much: dict[str, None] = attrs.field(factory=dict)
+    """Answers' items of which the present lane may know more than turned out to be heard."""
     lane_epoch: int = 0
     """The epoch of the lane that is open in the runtime; 0: none."""
     queued: deque[str] = attrs.field(factory=deque)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from core.session import commands as c
 from core.session import events as e
 from core.session.decisions.context import Context, Decision
@@ -129,7 +131,7 @@ def model_output(ctx: Context, command: c.ModelOutput) -> Decision:
     end_ms = active.produced_ms
     if command.samples > 0 and command.rate > 0:  # a rate that changes in mid-answer must not turn time back
         end_ms = max(end_ms, (active.produced_samples + command.samples) * 1000 // command.rate)
-    marks = tuple(e.TextMark(mark.chars, min(mark.audio_end_ms, end_ms)) for mark in command.marks)
+    marks = tuple(_ordered(active, command.marks, end_ms))
     return (
         e.Output(
             command.response_id,
@@ -146,6 +148,14 @@ def model_output(ctx: Context, command: c.ModelOutput) -> Decision:
             command.timings,
         ),
     )
+
+
+def _ordered(response: Response, marks: tuple[e.TextMark, ...], end_ms: int) -> Iterator[e.TextMark]:
+    """Marks never go back, nor beyond the audio that there is, whatever the model says."""
+    chars, mark_ms = response.marks[-1] if response.marks else (0, 0)
+    for mark in marks:
+        chars, mark_ms = max(chars, mark.chars), max(mark_ms, min(mark.audio_end_ms, end_ms))
+        yield e.TextMark(chars, mark_ms)
 
 
 def model_done(ctx: Context, command: c.ModelDone) -> Decision:

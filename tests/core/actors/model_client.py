@@ -51,6 +51,8 @@ class Link:
     attachment: Attachment | None = None
     dead_epoch: int = 0
     close_code: int = 0
+    ready: bool = False
+    """The session's answer to the handshake has come."""
     on_its_way: deque[tuple[float, Any]] = attrs.field(factory=deque)
 
     def encode(self, frame: Frame, body: bytes | None) -> Any:
@@ -199,7 +201,7 @@ class Client:
         link = self.link
         if link is None or not link.up or link.attachment is None or link.session is None:
             return
-        if not link.attachment.generation:
+        if not link.ready:
             return  # session.resumed has not come: it will be sent again then
         try:
             link.session.first_frame(link.attachment)
@@ -225,12 +227,15 @@ class Client:
         if isinstance(data, tuple):
             self._frame(*data)
         elif data["type"] == CREATED:
+            link.ready = True
             self.session_id, self.token = data["session"], data["token"]
         elif data["type"] == RESUMED:
             self._resumed(data)
 
     def _resumed(self, data: Any) -> None:
         self.resumes += 1
+        assert self.link is not None
+        self.link.ready = True
         self.token = data["token"]
         self._announce(data["skipped"])
         ids = [event_id for event_id, _, _ in self.unconfirmed]

@@ -287,3 +287,12 @@ def test_a_rate_that_changes_in_mid_answer_does_not_turn_time_back() -> None:
     for rate, samples in ((48_000, 10), (0, 100), (-1, 0), (24_000, 0)):
         world.do(c.ModelOutput(1, world.active.response_id, 2, "speak", "x", "d", 2 * samples, rate, samples))
     assert world.active.produced_ms == 2 * UNIT_MS
+
+
+def test_marks_that_go_back_are_put_in_order() -> None:
+    world = World()
+    world.ask()
+    for chars, end_ms in ((5, 900), (3, 50)):
+        marks = (e.TextMark(chars, end_ms),)
+        world.do(c.ModelOutput(1, world.active.response_id, 0, "speak", " word", "d", 4_800, 24_000, 2_400, marks))
+    assert world.active.marks == [(5, 100), (5, 100)]

@@ -1,0 +1,78 @@
+"""How fast the machine is: ``python -m tests.core.session.measure`` prints two figures, in CPU time.
+
+The fold of a busy hour (5 inputs and 5 outputs a second, 36,000 events, goal 100 ms), and a whole barge-in: decide, apply,
+settle, effects (goal 100 us).
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+
+from core.session import commands as c
+from core.session import events as e
+from core.session.apply import fold
+from core.session.machine import step
+from core.session.state import SessionState
+from tests.core.session.world import MS, World
+
+INPUTS = OUTPUTS = 18_000
+OUTPUTS_PER_ANSWER = 25
+
+
+def busy_hour() -> list[e.Record]:
+    """The log of an hour: an answer of five seconds after each five seconds of speech."""
+    world = World()
+    world.checking = False
+    for _ in range(OUTPUTS // OUTPUTS_PER_ANSWER):
+        for _ in range(OUTPUTS_PER_ANSWER):
+            world.say(200)
+            world.wait(200)
+        world.do(c.CommitInput(True))
+        world.make(OUTPUTS_PER_ANSWER, audio_ms=200)
+        world.finish()
+        world.deliver()
+        world.wait(1)
+    return world.records
+
+
+def fold_ms(records: list[e.Record], rounds: int = 5) -> float:
+    """The best of a few folds, in ms of CPU time."""
+    times = []
+    for _ in range(rounds):
+        began = time.process_time_ns()
+        fold(records)
+        times.append(time.process_time_ns() - began)
+    return min(times) / MS
+
+
+def barge_in_us(rounds: int = 300) -> float:
+    """The median barge-in into a session with some history, in us of CPU time."""
+    world = World()
+    world.checking = False
+    for _ in range(5):
+        world.answered(10)
+    world.ask()
+    world.make(10)
+    world.deliver(frames=60)
+    world.wait(400)
+    times = []
+    for _ in range(rounds):
+        state: SessionState = copy.deepcopy(world.state)
+        cursor = world.cursor()
+        began = time.process_time_ns()
+        result = step(state, c.CancelOutput("barge_in"), world.now_ns, cursor)
+        times.append(time.process_time_ns() - began)
+        assert result.refusal is None
+    return sorted(times)[rounds // 2] / 1_000
+
+
+def main() -> None:
+    """Print both."""
+    records = busy_hour()
+    print(f"fold of {len(records)} records: {fold_ms(records):.1f} ms (goal 100 ms)")
+    print(f"barge-in, from command to effects: {barge_in_us():.0f} us (goal 100 us)")
+
+
+if __name__ == "__main__":
+    main()
