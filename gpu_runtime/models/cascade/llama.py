@@ -32,7 +32,7 @@ REPEAT_PENALTY = 1.1
 class LlamaModel:
     """A LanguageModel over a GGUF file."""
 
-    def __init__(self, path: Path, threads: int, parallel: int, context_tokens: int) -> None:
+    def __init__(self, path: Path, threads: int, batch_threads: int, parallel: int, context_tokens: int) -> None:
         import xllamacpp
 
         self.parallel = parallel
@@ -43,7 +43,7 @@ class LlamaModel:
         params.n_ctx = context_tokens * parallel
         params.n_parallel = parallel
         params.n_batch = params.n_ubatch = BATCH_TOKENS
-        params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+        params.cpuparams.n_threads, params.cpuparams_batch.n_threads = threads, batch_threads
         # waiting threads would spin away the core that the voice needs
         params.cpuparams.poll = params.cpuparams_batch.poll = 0
         params.cache_ram_mib = PREFIX_CACHE_MIB
@@ -126,7 +126,7 @@ class _Call:
                 self._on_text(text)
 
 
-def load_llama(name: str, threads: int, parallel: int, context_tokens: int) -> LlamaModel:
+def load_llama(name: str, threads: int, batch_threads: int, parallel: int, context_tokens: int) -> LlamaModel:
     """``smollm2`` or ``gguf:PATH``. Raises ModelUnavailable."""
     need_module("xllamacpp", INSTALL)
     kind, _, given = name.partition(":")
@@ -138,4 +138,4 @@ def load_llama(name: str, threads: int, parallel: int, context_tokens: int) -> L
             raise ModelUnavailable(f"llm={name}: there is no file {path}")
     else:
         raise ModelUnavailable(f"llm={name} is unknown; use smollm2, gguf:PATH or openai:URL[,MODEL]")
-    return LlamaModel(path, threads, parallel, context_tokens)
+    return LlamaModel(path, threads, batch_threads, parallel, context_tokens)

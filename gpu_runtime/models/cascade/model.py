@@ -197,7 +197,13 @@ def load_model(settings: Settings) -> LanguageModel:
         url, _, name = given.partition(",")
         key = os.environ.get(settings.llm_api_key_env) if settings.llm_api_key_env else None
         return HttpChatModel(url, name or None, key, settings.llm_parallel)
-    return load_llama(settings.llm, settings.llm_threads, settings.llm_parallel, settings.context_tokens)
+    return load_llama(
+        settings.llm,
+        settings.llm_threads,
+        settings.llm_batch_threads,
+        settings.llm_parallel,
+        settings.context_tokens,
+    )
 
 
 def load_voice(settings: Settings) -> Voice:
