@@ -169,12 +169,12 @@ def test_neighbours_matter(around: Around, written: str, spoken: str) -> None:
         ("Cat", "kˈæt"),
         ("NASA", "nˈæsə"),
         ("FBI", "ˈɛf bˈi ˈI"),
-        ("xyz", "ˈɛks wˈI zˈi"),
+        ("brr", "bˈi ˈɑɹ ˈɑɹ"),
         ("b.", "bˈi"),
     ],
 )
 def test_words_that_the_lexicon_does_not_have(word: str, phonemes: str) -> None:
-    assert LEXICON.phonemes(word) == phonemes or (word == "xyz" and LEXICON.phonemes(word))
+    assert LEXICON.phonemes(word) == phonemes
 
 
 def test_part_of_speech_by_the_word_before() -> None:
@@ -190,9 +190,7 @@ def test_small_words_lean_on_what_follows() -> None:
 
 def test_stops_and_marks() -> None:
     words = English(LEXICON).speak('"Cat," (dog) - **bus**! wait...')
-    assert [(word.end, word.stop) for word in words] == [(6, ","), (12, ""), (14, ","), (23, "!"), (31, ".")][:0] or [
-        word.stop for word in words
-    ] == [",", "", "", "!", "."]
+    assert [word.stop for word in words] == [",", "", "", "!", "."]
     assert [bool(word.phonemes) for word in words] == [True, True, False, True, True]
 
 

@@ -30,6 +30,7 @@ from gpu_runtime.models.cascade.parts import Cancel
 from gpu_runtime.models.cascade.probe import Probe, Question
 from gpu_runtime.models.cascade.resample import Resampler
 from gpu_runtime.models.cascade.settings import Settings
+from gpu_runtime.plugin import Emit
 from tests.gpu_runtime.cascade.fakes import Sink
 
 pytestmark = pytest.mark.models
@@ -61,9 +62,9 @@ def parts() -> Iterator[Parts]:
 class Live:
     """A cascade of the real parts."""
 
-    def __init__(self, parts: Parts, **options: object) -> None:
+    def __init__(self, parts: Parts, emit: Emit | None = None, **options: object) -> None:
         self.heard = Sink()
-        self.cascade = Cascade(parts, Settings.parse(options), self.heard)
+        self.cascade = Cascade(parts, Settings.parse(options), emit or self.heard)
 
     def open(self, session: str) -> None:
         self.cascade.handle(OpenSession(session, AudioFormat("pcm16", 16_000), TurnDetection()))
@@ -161,12 +162,12 @@ def test_spoken_questions_are_understood(live: Live) -> None:
 
 def test_questions_are_answered_by_voice(parts: Parts) -> None:
     probe = Probe()
-    cascade = Cascade(parts, Settings(), probe.emit)
+    running = Live(parts, probe.emit)
     turns = [
-        probe.ask(cascade, Question.read(DATA / "questions" / f"kokoro_af_heart_{number}.wav"), fast)
+        probe.ask(running.cascade, Question.read(DATA / "questions" / f"kokoro_af_heart_{number}.wav"), fast)
         for number, fast in ((0, True), (0, False), (8, True))
     ]
-    cascade._hearing.close()
+    running.close()
     fast, live, opposite = turns
     assert [turn.failure for turn in turns] == [""] * 3
     assert fast.text == live.text == "What is the capital of France?"
