@@ -46,6 +46,8 @@ class Link:
     latency_s: float = 0.0
     up: bool = True
     stalled: trio.Event | None = None
+    slow_s: float = 0.0
+    """How long each write takes."""
     drop_after: int | None = None
     session: Session | None = None
     attachment: Attachment | None = None
@@ -70,6 +72,7 @@ class Link:
                 self.drop()
         while self.stalled is not None and self.up:
             await self.stalled.wait()
+        await trio.sleep(self.slow_s)
         if not self.up:
             raise SocketClosed
         if self.latency_s:
@@ -95,8 +98,12 @@ class Link:
 
     def drop(self) -> None:
         self.up = False
+        self.unstall()
+
+    def unstall(self) -> None:
         if self.stalled is not None:
             self.stalled.set()
+            self.stalled = None
 
     def _judge_write(self, data: Any) -> None:
         """What is written must be durable, and never of an answer whose cut end was written here."""
@@ -104,13 +111,17 @@ class Link:
             return
         frame, _ = data
         assert self.session is not None
+        term = self.session.state.term
+        if term < self.client.term_heard:
+            self.client.fail("no-stale-audio", f"term {term} writes, {self.client.term_heard} has written")
+        self.client.term_heard = max(self.client.term_heard, term)
         durable = self.server.database.head(self.session.session_id).position
         if frame.position > durable:
-            raise BrokenPromise("durable", f"{frame.payload} at {frame.position} was written, the log is at {durable}")
+            self.client.fail("durable", f"{frame.payload} at {frame.position} was written, the log is at {durable}")
         if frame.payload["type"] == END and frame.payload["status"] in CUT:
             self.dead_epoch = max(self.dead_epoch, frame.epoch)
         if frame.digest and frame.epoch <= self.dead_epoch:
-            raise BrokenPromise("no-stale-audio", f"{frame.payload} after the end of epoch {self.dead_epoch}")
+            self.client.fail("no-stale-audio", f"{frame.payload} after the end of epoch {self.dead_epoch}")
 
 
 @attrs.define(eq=False)
@@ -133,6 +144,9 @@ class Client:
     sent: list[tuple[str, c.Command, tuple[Body, ...]]] = attrs.field(factory=list)
     unconfirmed: list[tuple[str, c.Command, tuple[Body, ...]]] = attrs.field(factory=list)
     resumes: int = 0
+    term_heard: int = 0
+    """The newest term whose owner has written anything."""
+    links: list[Link] = attrs.field(factory=list)
     over: str = ""
     broken: BrokenPromise | None = None
 
@@ -148,6 +162,7 @@ class Client:
             return self.connected
         link = Link(self, server, self.latency_s)
         self.link = link
+        self.links.append(link)
         try:
             session = await server.supervisor.resume(self.session_id, self.token, self.number)
             attachment = server.supervisor.attachment(link, self.number)

@@ -41,7 +41,7 @@ TROUBLE = st.one_of(
     st.tuples(st.just("drop_link"), st.sampled_from([0, 1, 2, 5])),
     st.tuples(st.just("resume"), st.sampled_from([-1, -1, 0])),
     st.tuples(st.just("resume"), st.sampled_from([-1, -1, 0])),
-    st.tuples(st.just("take_over")),
+    st.tuples(st.sampled_from(["take_over", "move_quietly"])),
     st.tuples(st.just("kill_runtime")),
     st.tuples(st.just("kill_server")),
     st.tuples(st.just("fail_append"), st.booleans()),
@@ -67,6 +67,8 @@ class Setting:
     units: int = 10
     rtf: float = 0.5
     late_ms: int = -1
+    told: bool = True
+    """Whether the store tells servers of terms that others take."""
     seed: int = 0
 
 
@@ -77,6 +79,7 @@ settings = st.builds(
     units=st.sampled_from([2, 10, 30]),
     rtf=st.sampled_from([0.05, 0.5]),
     late_ms=st.sampled_from([-1, 0, 2, 30]),
+    told=st.booleans(),
     seed=st.integers(0, 2**16),
 )
 
@@ -84,7 +87,7 @@ settings = st.builds(
 async def take_step(story: Story, step: tuple[Any, ...]) -> None:
     """One verb, and the wait after it."""
     verb, *arguments, wait_ms = step
-    if verb == "take_over" and len(story.servers) > 4:
+    if verb in ("take_over", "move_quietly") and len(story.servers) > 4:
         verb = "resume"
     done = getattr(story, verb)(*arguments)
     if done is not None:
@@ -103,6 +106,7 @@ async def play(setting: Setting, program: Program) -> None:
         "transcript": "turn {segment}",
     }
     async with open_story(CONFIGS[setting.config], latency_s=setting.latency_ms / 1000, **model) as story:
+        story.database.tells_terms = setting.told
         for step in program:
             await take_step(story, step)
 

@@ -63,8 +63,12 @@ class Server:
     up: bool = False
     faults: list[Fault] = attrs.field(factory=list)
     slow_s: float = 0.0
+    cut_off: bool = False
+    """Nothing that it asks for is written any more."""
 
     def policy(self, request: Request) -> Fault:
+        if self.cut_off:
+            return Fault(fail_before=True)
         if isinstance(request, AppendBatch) and self.faults:
             return self.faults.pop(0)
         return Fault(before_s=self.slow_s) if self.slow_s else NO_FAULT
@@ -168,6 +172,12 @@ class Story:
         self.client.drop()
         return await self.resume()
 
+    async def move_quietly(self) -> bool:
+        """The same, but the old connection stays open: nobody tells the old server."""
+        await self.start_server()
+        self.client.link = None
+        return await self.resume()
+
     async def start_server(self) -> Server:
         server = Server(f"server-{len(self.servers) + 1}", self, self.database)
         self.servers.append(server)
@@ -203,10 +213,8 @@ class Story:
             link.stalled = trio.Event()
 
     def unstall_socket(self) -> None:
-        link = self.client.link
-        if link is not None and link.stalled is not None:
-            link.stalled.set()
-            link.stalled = None
+        if self.client.link is not None:
+            self.client.link.unstall()
 
     def step_clock_back(self, s: float = 3_600) -> None:
         self.wall_offset_ns -= round(s * 1e9)
@@ -265,6 +273,7 @@ class Story:
                     self.unpause()
                 await trio.sleep(0.25)
         self.judge()
+        check_owners(self)
         check_log(self)
         if not self.client.over:
             if not self._at_rest():
@@ -325,6 +334,7 @@ async def open_story(
         client = story.client = Client(nursery, latency_s=latency_s)
         session = await server.supervisor.open(config, PlainProjection())
         link = client.link = Link(client, server, latency_s)
+        client.links.append(link)
         link.session, link.attachment = session, server.supervisor.attachment(link)
         session.attach(link.attachment)
         nursery.start_soon(client._follow, link)
@@ -338,8 +348,17 @@ async def open_story(
 # -- the promises, against the log --------------------------------------------------------------------------------
 
 
+def check_owners(story: Story) -> None:
+    """one-writer, as its owners saw it: the log's head was where they thought, or the term had told them."""
+    for link in story.client.links:
+        failure = link.session.failure if link.session is not None else None
+        if failure is not None and failure.startswith("PositionConflict"):
+            raise BrokenPromise("one-writer", f"{link.server.name} wrote beside another: {failure}")
+
+
 def check_log(story: Story) -> None:
-    """one-writer, one-end and replay-is-live (state, effects and frames, by the chained digest), from the log alone."""
+    """isolation (no actor crashed), one-writer, one-end and replay-is-live (state, effects and frames, by the chained
+    digest), from the log alone."""
     state, projection, chain, term = SessionState(), PlainProjection(), CHAIN_START, 0
     for batch in story.database.read("duplex-1", 0, 2**62):
         if batch.term < term:
@@ -355,6 +374,9 @@ def check_log(story: Story) -> None:
             chain = chain_digest(chain, encode((tuple(effects), frames)))
             if chain != batch.chain:
                 raise BrokenPromise("replay-is-live", f"batch {batch.batch_id} caused something else in the replay")
+    for closed in story.events(e.SessionClosed):
+        if closed.reason.startswith("internal_error"):
+            raise BrokenPromise("isolation", f"the actor crashed: {closed.reason}")
     started = [event.response_id for event in story.events(e.ResponseStarted)]
     ended = [event.response_id for event in story.events(e.ResponseEnded)]
     if len(ended) != len(set(ended)) or not set(ended) <= set(started):

@@ -295,14 +295,15 @@ class World:
     # -- the promises ------------------------------------------------------------------------------------------
 
     def check(self, before: tuple[int, ...], result: Step) -> None:
+        check_first_fence(self, result)
         check_replay_is_live(self)
         check_conservation(self)
         check_heard_only(self, result)
         check_one_end(self)
         check_bounded(self)
         check_fences_grow(before, self.state)
+        check_generation(before, result)
         check_refusal(result)
-        check_first_fence(self, result)
 
 
 def _marks_of(state: SessionState) -> tuple[int, ...]:
@@ -386,6 +387,13 @@ def check_bounded(world: World) -> None:
 def check_fences_grow(before: tuple[int, ...], state: SessionState) -> None:
     """Epoch, position, generation, term, the log's clock and the input clock never go back."""
     assert all(old <= new for old, new in zip(before, _marks_of(state), strict=True)), "fences"
+
+
+def check_generation(before: tuple[int, ...], result: Step) -> None:
+    """fences: only the present attachment's end is one."""
+    for record in result.records:
+        if isinstance(record.event, e.Detached):
+            assert record.event.generation == before[2], "fences: an older attachment's end was taken for this one's"
 
 
 def check_refusal(result: Step) -> None:

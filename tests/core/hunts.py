@@ -1,0 +1,329 @@
+"""Short stories, each of which one or more mutants break. Without a mutant they pass. A hunt ends with an AssertionError
+(mostly a BrokenPromise) that begins with the promise's name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import attrs
+import trio
+
+from core.actors.supervisor import ResumeRefused
+from core.session import commands as c
+from core.session import events as e
+from store.memory import Fault, MemoryStore
+from tests.core.actors.model_client import BrokenPromise
+from tests.core.actors.stories import Story, open_story
+from tests.core.session.world import CLIENT_VAD, World
+
+Hunt = Callable[[], Awaitable[None]]
+
+
+# -- over the pure machine --------------------------------------------------------------------------------------------
+
+
+async def late_output() -> None:
+    world = World()
+    world.ask()
+    stale = c.ModelOutput(1, world.active.response_id, 0, "speak", "old", "o", 4_800, 24_000, 2_400)
+    world.cancel()
+    world.ask()
+    world.do(stale)
+
+
+async def cut_and_go_on() -> None:
+    world = World()
+    world.ask()
+    world.make(10)
+    world.deliver(frames=len(world.records) - 6 - world.place)
+    world.wait(250)
+    world.cancel("barge_in")
+    world.ask()
+
+
+async def late_detach() -> None:
+    world = World()
+    world.do(c.Attach("hash-2", 3))
+    world.do(c.Detach(1, "gone"))
+
+
+async def bold_ack() -> None:
+    world = World()
+    world.ask()
+    world.make(5)
+    world.deliver(frames=2)
+    world.ack(10**6)
+
+
+async def runtime_dies() -> None:
+    world = World()
+    world.ask()
+    world.make(5)
+    world.do(c.LoseRuntime("killed"))
+
+
+async def many_turns() -> None:
+    world = World()
+    for _ in range(8):
+        world.ask()
+
+
+async def much_input() -> None:
+    world = World(attrs.evolve(CLIENT_VAD, max_pending_input_bytes=10_000))
+    for _ in range(3):
+        world.say(200)
+
+
+# -- over the actors --------------------------------------------------------------------------------------------------
+
+
+async def cut_behind_a_stalled_socket() -> None:
+    async with open_story(answer_units=40) as story:
+        story.ask()
+        await story.answering()
+        story.stall_socket()
+        await story.wait(2_000)
+        story.barge_in()
+        await story.wait(50)
+        story.unstall_socket()
+
+
+async def cut_while_audio_is_read() -> None:
+    """After a resume the audio comes from the store, slowly; the cut is durable before it is there."""
+
+    async def slow_body(self: MemoryStore, session: str, digest: str) -> bytes:
+        await trio.sleep(0.2)
+        return self.database.body(session, digest)
+
+    quick_body = MemoryStore.body
+    MemoryStore.body = slow_body  # type: ignore[method-assign]
+    try:
+        async with open_story(answer_units=20, rtf=0.05) as story:
+            story.ask()
+            await story.answering()
+            story.drop_link()
+            await story.wait(1_000)
+            await story.resume()
+            await story.wait(100)
+            story.barge_in()
+            await story.wait(1_000)
+    finally:
+        MemoryStore.body = quick_body  # type: ignore[method-assign]
+
+
+async def cut_that_is_lost() -> None:
+    """R1: the cut is in memory, its append fails; what the sender wrote in between must not be beyond what was lost."""
+    async with open_story(answer_units=40, rtf=0.1) as story:
+        story.ask()
+        await story.answering()
+        story.stall_socket()
+        await story.wait(300)
+        story.say(100)
+        await story.wait(20)
+        story.servers[0].faults.append(Fault(before_s=0.5, fail_before=True))
+        story.barge_in()
+        await story.wait(20)
+        story.unstall_socket()
+        await story.wait(1_000)
+
+
+async def slow_store() -> None:
+    async with open_story() as story:
+        story.slow_store(50)
+        story.ask()
+        await story.wait(1_000)
+
+
+async def a_second_socket() -> None:
+    async with open_story(answer_units=40) as story:
+        story.ask()
+        await story.answering()
+        story.client.link = None
+        await story.resume()
+        await story.wait(3_000)
+
+
+async def stolen_token() -> None:
+    async with open_story() as story:
+        old = story.client.token
+        story.drop_link()
+        await story.resume()
+        await story.wait(200)
+        story.say(100)
+        await story.wait(50)
+        try:
+            await story.servers[0].supervisor.resume(story.client.session_id, old, story.client.number)
+        except ResumeRefused:
+            return
+        raise BrokenPromise("fences", "a token that was replaced opens the session")
+
+
+async def lost_resume_answers() -> None:
+    async with open_story() as story:
+        story.ask()
+        await story.answering()
+        for _ in range(3):
+            story.drop_link()
+            await story.resume()
+            story.drop_link()
+            await story.wait(100)
+        await story.resume()
+        story.judge()
+
+
+async def two_owners() -> None:
+    """The store tells nobody that a term was given out."""
+    async with open_story(answer_units=40) as story:
+        story.database.tells_terms = False
+        story.ask()
+        await story.answering()
+        await story.take_over()
+        await story.wait(3_000)
+
+
+async def old_owner_wakes() -> None:
+    """The old owner is cut off from the store, with a backlog behind a socket that is stuck and moves again later."""
+    async with open_story(answer_units=40, rtf=0.01) as story:
+        story.database.tells_terms = False
+        story.ask()
+        await story.answering()
+        story.stall_socket()
+        await story.until(lambda: story.events(e.ResponseEnded))
+        await story.wait(200)
+        old = story.client.link
+        assert old is not None
+        story.servers[0].cut_off = True
+        await story.move_quietly()
+        await story.wait(3_000)
+        old.unstall()
+        await story.wait(1_000)
+
+
+async def two_owners_write() -> None:
+    """The old owner writes slowly what is durable, in good faith; the new one must not write meanwhile."""
+    async with open_story(answer_units=40, rtf=0.01) as story:
+        story.database.tells_terms = False
+        story.ask()
+        link = story.client.link
+        assert link is not None
+        link.slow_s = 0.1
+        await story.answering()
+        await story.until(lambda: story.events(e.ResponseEnded))
+        story.servers[0].cut_off = True
+        await story.move_quietly()
+        await story.wait(3_000)
+
+
+async def audio_lost_on_its_way() -> None:
+    """Unacked: of an answer that is cut, the server thinks that what it handed over was played; it never arrived."""
+    async with open_story(latency_s=0.5, rtf=0.05) as story:
+        story.ask()
+        await story.answering()
+        story.barge_in()
+        story.drop_link()
+        await story.wait(100)
+        await story.resume()
+
+
+async def cut_with_audio_on_its_way() -> None:
+    async with open_story(latency_s=0.3, rtf=0.1) as story:
+        story.ask()
+        await story.answering()
+        story.barge_in()
+        story.drop_link()
+        await story.wait(100)
+        await story.resume()
+
+
+async def an_old_number() -> None:
+    async with open_story() as story:
+        number = story.client.number
+        for _ in range(3):
+            story.ask()
+            await story.answering()
+            await story.wait(40_000)
+        _forget_above(story, number)
+        await story.resume()
+
+
+async def input_sent_again() -> None:
+    async with open_story(latency_s=0.05) as story:
+        story.ask()
+        await story.wait(20)
+        story.drop_link()
+        story.client.unconfirmed = list(story.client.sent)  # the confirmation was lost, too
+        await story.wait(20)
+        await story.resume()
+        story.client.unconfirmed = list(story.client.sent)
+        for known in tuple(story.client.sent):
+            story.client._put_on_the_wire(known)
+        await story.wait(200)
+        for known in tuple(story.client.sent):
+            story.client._put_on_the_wire(known)
+
+
+async def first_frames() -> None:
+    async with open_story() as story:
+        await story.wait(10)
+        if not story.client.got:
+            raise BrokenPromise("exactly-once-stream", "a fresh client does not see its own attachment")
+
+
+async def long_replay() -> None:
+    async with open_story(answer_units=300, rtf=0.01) as story:
+        story.ask()
+        await story.answering()
+        number = story.client.number
+        await story.wait(20_000)
+        _forget_above(story, number)
+        await story.resume()
+        await story.wait(2_000)
+        if any(bump.reason == "output_backpressure" for bump in story.events(e.EpochBump)):
+            raise BrokenPromise("bounded", "a client that takes what it asked for is found too slow")
+
+
+def _forget_above(story: Story, number: int) -> None:
+    """The client's process dies and comes back with what it had written down."""
+    client = story.client
+    client.drop()
+    client.number = number
+    client.got = {n: frame for n, frame in client.got.items() if n <= number}
+    client.ends.clear()
+    client.received_ms.clear()
+    for frame in client.got.values():
+        if frame.digest:
+            client.received_ms[frame.payload["response_id"]] = frame.start_ms + frame.audio_ms
+        if frame.payload["type"] == "end":
+            client.ends[frame.payload["response_id"]] += 1
+
+
+HUNTS: dict[str, Any] = {
+    hunt.__name__: hunt
+    for hunt in (
+        late_output,
+        cut_and_go_on,
+        late_detach,
+        bold_ack,
+        runtime_dies,
+        many_turns,
+        much_input,
+        cut_behind_a_stalled_socket,
+        cut_while_audio_is_read,
+        cut_that_is_lost,
+        slow_store,
+        a_second_socket,
+        stolen_token,
+        lost_resume_answers,
+        two_owners,
+        old_owner_wakes,
+        two_owners_write,
+        audio_lost_on_its_way,
+        cut_with_audio_on_its_way,
+        an_old_number,
+        input_sent_again,
+        first_frames,
+        long_replay,
+    )
+}
