@@ -1,4 +1,4 @@
-"""How fast the machine is: ``python -m tests.core.session.measure`` prints two figures, in CPU time.
+"""How fast the machine is: ``python -m tests.core.session.measure`` prints two figures.
 
 The fold of a busy hour (5 inputs and 5 outputs a second, 36,000 events, goal 100 ms), and a whole barge-in: decide, apply,
 settle, effects (goal 100 us).
@@ -37,17 +37,17 @@ def busy_hour() -> list[e.Record]:
 
 
 def fold_ms(records: list[e.Record], rounds: int = 5) -> float:
-    """The best of a few folds, in ms of CPU time."""
+    """The best of a few folds, in ms."""
     times = []
     for _ in range(rounds):
-        began = time.process_time_ns()
+        began = time.perf_counter_ns()
         fold(records)
-        times.append(time.process_time_ns() - began)
+        times.append(time.perf_counter_ns() - began)
     return min(times) / MS
 
 
-def barge_in_us(rounds: int = 300) -> float:
-    """The median barge-in into a session with some history, in us of CPU time."""
+def barge_in_us(rounds: int = 300) -> tuple[float, float]:
+    """The best and the median barge-in into a session of six turns, in us."""
     world = World()
     world.checking = False
     for _ in range(5):
@@ -60,18 +60,21 @@ def barge_in_us(rounds: int = 300) -> float:
     for _ in range(rounds):
         state: SessionState = copy.deepcopy(world.state)
         cursor = world.cursor()
-        began = time.process_time_ns()
+        began = time.perf_counter_ns()
         result = step(state, c.CancelOutput("barge_in"), world.now_ns, cursor)
-        times.append(time.process_time_ns() - began)
+        times.append(time.perf_counter_ns() - began)
         assert result.refusal is None
-    return sorted(times)[rounds // 2] / 1_000
+    return min(times) / 1_000, sorted(times)[rounds // 2] / 1_000
 
 
 def main() -> None:
     """Print both."""
     records = busy_hour()
     print(f"fold of {len(records)} records: {fold_ms(records):.1f} ms (goal 100 ms)")
-    print(f"barge-in, from command to effects: {barge_in_us():.0f} us (goal 100 us)")
+    best_us, median_us = barge_in_us()
+    print(
+        f"barge-in, from command to effects: {best_us:.0f} us at best, {median_us:.0f} us in the median (goal 100 us)"
+    )
 
 
 if __name__ == "__main__":
