@@ -54,6 +54,8 @@ class Item:
     urgent: bool
     queued_at: float
     """On the writer's own monotonic clock, in s."""
+    patient: bool = False
+    """It may wait for others longer than the window."""
 
     def inherited(self) -> StoreError | None:
         """The error of a batch before this one that this one must share. Term requests stand for themselves."""
@@ -79,7 +81,9 @@ class Admission:
     _attempts: dict[str, Attempt] = attrs.field(factory=dict)
     """Invariant: only sessions with items in the queue are in these three."""
 
-    def admit(self, request: Request, answered: Callable[[Outcome], None], urgent: bool, now: float) -> Item:
+    def admit(
+        self, request: Request, answered: Callable[[Outcome], None], urgent: bool, now: float, patient: bool = False
+    ) -> Item:
         """Count a request in. Raises StoreBusy, and then nothing was counted."""
         session, size_bytes = request.session, _size_bytes(request)
         self._check(
@@ -96,7 +100,8 @@ class Admission:
         self.bytes += size_bytes
         self._session_items[session] += 1
         self._session_bytes[session] += size_bytes
-        return Item(request, answered, size_bytes, self._attempts.setdefault(session, Attempt()), urgent, now)
+        attempt = self._attempts.setdefault(session, Attempt())
+        return Item(request, answered, size_bytes, attempt, urgent, now, patient)
 
     def _check(self, queue: str, items: int, items_max: int, size_bytes: int, bytes_max: int) -> None:
         # An empty queue takes any one item, however big: else it could never be written.

@@ -11,6 +11,9 @@ from core.session.state import SessionState
 URGENT = (e.EpochBump, e.Attached, e.ResponseEnded, e.SpeechStopped, e.Commit)
 """Events that close the store's commit window at once."""
 
+PATIENT = (e.Append, e.PlaybackAck)
+"""Events whose durability nobody waits for: a batch of nothing else may share a later commit."""
+
 
 def batch_of(
     state: SessionState, term: int, records: tuple[e.Record, ...], chain: bytes, bodies: Mapping[str, bytes]
@@ -23,4 +26,5 @@ def batch_of(
         if isinstance(record.event, e.Append | e.Output) and (digest := record.event.digest) in bodies
     )
     urgent = any(isinstance(record.event, URGENT) for record in records)
-    return Batch(state.session_id, term, f"{term}.{expected}", expected, records, chain, used, urgent)
+    patient = all(isinstance(record.event, PATIENT) for record in records)
+    return Batch(state.session_id, term, f"{term}.{expected}", expected, records, chain, used, urgent, patient)

@@ -63,6 +63,8 @@ class Batch:
     bodies: tuple[Body, ...] = ()
     urgent: bool = False
     """Close the group-commit window now."""
+    patient: bool = False
+    """Nobody waits for it to be durable (a chunk of the user's audio): it may share a later commit."""
 
 
 @attrs.frozen

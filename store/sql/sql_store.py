@@ -73,7 +73,7 @@ class SqlStore:
             assert not isinstance(outcome, Owned)
             done(outcome)
 
-        self._submit(encode_batch(batch), answered, batch.urgent)
+        self._submit(encode_batch(batch), answered, batch.urgent, batch.patient)
 
     async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
         """See Store.read. A batch that ``after`` lies within comes without the records up to it. Raises StoreFailed,
@@ -136,8 +136,10 @@ class SqlStore:
             raise outcome
         return outcome
 
-    def _submit(self, request: Request, answered: Callable[[Outcome], None], urgent: bool) -> None:
-        item = self._admission.admit(request, answered, urgent, time.monotonic())
+    def _submit(
+        self, request: Request, answered: Callable[[Outcome], None], urgent: bool, patient: bool = False
+    ) -> None:
+        item = self._admission.admit(request, answered, urgent, time.monotonic(), patient)
         if not self._writer.submit(item):
             self._admission.withdraw(item)
             raise StoreBusy("the store is closed")

@@ -30,6 +30,9 @@ class GroupLimits:
     """When a group is closed: its age in s, its items, its bytes."""
 
     window_s: float = 0.005
+    patience_s: float = 0.05
+    """The window of a group of patient items only. A microphone sends a chunk each 20 ms, and nobody waits for any of
+    them: without this, each costs a transaction of its own."""
     items_max: int = 1_024
     bytes_max: int = 8 * 1024 * 1024
 
@@ -46,6 +49,8 @@ class GroupWriter:
         """Guarded by _changed, like all below. Bounded by the store's admission."""
         self._queue_bytes = 0
         self._urgent = 0
+        self._due_at = 0.0
+        """When the window of the queue closes: the earliest of its items'."""
         self._closing = False
         self._thread = threading.Thread(target=self._run, name="store-writer")
 
@@ -61,8 +66,10 @@ class GroupWriter:
             self._queue.append(item)
             self._queue_bytes += item.size_bytes
             self._urgent += item.urgent
+            due_at, due_before = self._due_of(item), self._due_at
+            self._due_at = due_at if len(self._queue) == 1 else min(due_at, due_before)
             # A thread that is awake costs the event loop its lock: wake it to open a window and to close one early.
-            if len(self._queue) == 1 or self._is_due_early():
+            if len(self._queue) == 1 or self._due_at < due_before or self._is_due_early():
                 self._changed.notify()
             return True
 
@@ -105,7 +112,7 @@ class GroupWriter:
             while not self._queue and not self._closing:
                 self._changed.wait()
             while self._queue and not self._is_due_early():
-                left_s = self._queue[0].queued_at + self._limits.window_s - time.monotonic()
+                left_s = self._due_at - time.monotonic()
                 if left_s <= 0:
                     break
                 self._changed.wait(left_s)
@@ -120,4 +127,8 @@ class GroupWriter:
             size_bytes += item.size_bytes
             self._urgent -= item.urgent
         self._queue_bytes -= size_bytes
+        self._due_at = min((self._due_of(item) for item in self._queue), default=0.0)
         return group
+
+    def _due_of(self, item: Item) -> float:
+        return item.queued_at + (self._limits.patience_s if item.patient else self._limits.window_s)

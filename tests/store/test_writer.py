@@ -18,9 +18,9 @@ from store.sql.writer import GroupLimits, GroupWriter
 FOREVER_S = 3_600.0
 
 
-def item(name: str, urgent: bool = False, size_bytes: int = 1) -> Item:
+def item(name: str, urgent: bool = False, size_bytes: int = 1, patient: bool = False) -> Item:
     request = CreateLog(name, "server", SessionOpened(name, "openai", 1, SessionConfig()), 1)
-    return Item(request, lambda outcome: None, size_bytes, Attempt(), urgent, time.monotonic())
+    return Item(request, lambda outcome: None, size_bytes, Attempt(), urgent, time.monotonic(), patient)
 
 
 class Bench:
@@ -65,6 +65,25 @@ def test_the_window_closes_by_itself() -> None:
     bench.wait(1)
     bench.writer.close()
     assert bench.groups == [["a"]]
+
+
+def test_a_patient_item_waits_for_one_that_is_not() -> None:
+    bench = Bench(GroupLimits(window_s=0.02, patience_s=FOREVER_S))
+    bench.writer.submit(item("a", patient=True))
+    assert not bench.answered.acquire(timeout=0.1), "its window is the longer one"
+    bench.writer.submit(item("b"))
+    bench.wait(2)
+    assert bench.groups == [["a", "b"]]
+    bench.writer.close()
+
+
+def test_patience_ends_by_itself() -> None:
+    bench = Bench(GroupLimits(window_s=0.0, patience_s=0.05))
+    bench.writer.submit(item("a", patient=True))
+    bench.writer.submit(item("b", patient=True))
+    bench.wait(2)
+    assert bench.groups == [["a", "b"]]
+    bench.writer.close()
 
 
 @pytest.mark.parametrize("limits", [GroupLimits(FOREVER_S, items_max=2), GroupLimits(FOREVER_S, bytes_max=2)])
