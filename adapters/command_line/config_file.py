@@ -26,7 +26,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "tls_cert": "tls_cert",
         "tls_key": "tls_key",
     },
-    "store": {"url": "store", "durability": "durability"},
+    "store": {"url": "store", "durability": "durability", "patience_s": "store_patience_s"},
     "model": {"name": "model"},
 }
 """Section -> key -> the flag's parameter that it stands for. [model] may also have a table ``options``."""

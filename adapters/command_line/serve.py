@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from adapters.command_line.config_file import model_options, read_config, session_defaults
 from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal
 from adapters.server.settings import ServerSettings, is_loopback
-from core.ports.store import StoreError
+from core.ports.store import Store, StoreError
 from gpu_runtime.host.runtime import open_worker
 from gpu_runtime.plugin import ModelUnavailable
 from store.opening import open_store
 from store.sql.engines import StoreUrlInvalid
+
+OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
 
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 log = logging.getLogger("duologue.serve")
@@ -63,6 +66,13 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     show_default=True,
     type=click.Choice(["full", "normal"]),
     help="What an acknowledged event survives: full, a power cut; normal, a killed server.",
+)
+@click.option(
+    "--store-patience-s",
+    default=30.0,
+    show_default=True,
+    type=click.FloatRange(0),
+    help="How long conversations pause for a PostgreSQL that is away before they end; 0: they end at once.",
 )
 @click.option("--model", default="cascade", show_default=True, help="The model plugin: cascade, scripted, or your own.")
 @click.option(
@@ -116,7 +126,10 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
     settings = _settings(flags, ctx.meta.get("duologue.session", {}))
     options = model_options(flags["model_option"])
     try:
-        trio.run(_serve, settings, flags["store"], flags["durability"], options, strict_exception_groups=True)
+        make_store = partial(
+            open_store, flags["store"], durability=flags["durability"], patience_s=flags["store_patience_s"]
+        )
+        trio.run(_serve, settings, make_store, options, strict_exception_groups=True)
     except* CannotListen as group:
         raise click.ClickException(_first(group)) from None
     except* (ModelUnavailable, StoreUrlInvalid, StoreError) as group:
@@ -158,12 +171,12 @@ def _first(group: BaseException) -> str:
     return str(group)
 
 
-async def _serve(settings: ServerSettings, url: str, durability: str, options: dict[str, Any]) -> None:
+async def _serve(settings: ServerSettings, make_store: OpenStore, options: dict[str, Any]) -> None:
     console = Console(stderr=True)
     with _LoadingBar(console, settings.model) as bar:
         opening = open_server(
             settings,
-            partial(open_store, url, durability=durability),  # type: ignore[arg-type]
+            make_store,
             partial(open_worker, settings.model, options, bar.show),
         )
         async with opening as server:

@@ -107,16 +107,24 @@ def _execute(url: sqlalchemy.URL, statement: str) -> None:
 
 def in_real_time(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
     """Run an async test under trio's real clock: threads and a mock clock that jumps do not go together."""
+    return in_real_time_for(30)(test)
 
-    @wraps(test)
-    def run(**arguments: Any) -> None:
-        async def main() -> None:
-            with trio.fail_after(30):
-                await test(**arguments)
 
-        trio.run(main)
+def in_real_time_for(seconds: float) -> Callable[[Callable[..., Awaitable[None]]], Callable[..., None]]:
+    """The same, for tests that take longer."""
 
-    return run
+    def decorate(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
+        @wraps(test)
+        def run(**arguments: Any) -> None:
+            async def main() -> None:
+                with trio.fail_after(seconds):
+                    await test(**arguments)
+
+            trio.run(main)
+
+        return run
+
+    return decorate
 
 
 @attrs.define
