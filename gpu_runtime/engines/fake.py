@@ -9,7 +9,7 @@ idle requests keep their KV and their places, and whoever then needs more waits 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from hashlib import blake2b
 
 import attrs
@@ -43,13 +43,14 @@ def one_shot(history: Sequence[int], max_new_tokens: int, stop_tokens: Sequence[
     return said
 
 
+LIMITS = EngineLimits(lane_tokens_max=256, kv_tokens=2_048, block_tokens=16, requests_max=8, embedding_width=WIDTH)
+
+
 @attrs.frozen
 class FakeOptions:
     """``step_s``: what one token takes; ``prefill_s``: what each uncached token of a prompt takes."""
 
-    limits: EngineLimits = EngineLimits(
-        lane_tokens_max=256, kv_tokens=2_048, block_tokens=16, requests_max=8, embedding_width=WIDTH
-    )
+    limits: EngineLimits = LIMITS
     step_s: float = 0.0
     prefill_s: float = 0.0
 
@@ -131,7 +132,7 @@ class FakeRequest:
         self.tokens: list[int] = []
         """Whose KV it holds."""
 
-    async def push(self, parts: Sequence[Part], sampling: Sampling) -> AsyncIterator[Piece]:
+    async def push(self, parts: Sequence[Part], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """See Request."""
         engine, options = self._engine, self._engine.options
         engine.check()

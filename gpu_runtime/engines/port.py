@@ -11,7 +11,7 @@ Calls are made in one asyncio event loop. A ``LaneError`` costs one lane; ``Engi
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import attrs
@@ -168,11 +168,14 @@ class LaneEngine(Protocol):
     def limits(self) -> EngineLimits:
         """Fixed once the engine is up."""
 
-    async def open(self, lane: str, prompt: Sequence[Part], *, warm: bool = True) -> None:
-        """A new lane over ``prompt``: instructions and heard history, 1 token at least. ``warm``: return when its KV is
-        there; else it is made with the first unit. Raises LaneError (lane_exists, lane_full, bad_embedding, bad_unit)."""
+    async def open(
+        self, lane: str, prompt: Sequence[Part], heard: Sequence[Sequence[Part]] = (), *, warm: bool = True
+    ) -> None:
+        """A new lane over ``prompt``, 1 token at least, which every slide keeps, and the units that were heard before,
+        which slides drop. ``warm``: return when its KV is there; else it is made with the first unit. Raises LaneError
+        (lane_exists, lane_full, bad_embedding, bad_unit)."""
 
-    def feed(self, lane: str, unit: Unit) -> AsyncIterator[Fed]:
+    def feed(self, lane: str, unit: Unit) -> AsyncGenerator[Fed, None]:
         """Append ``unit`` and decode. Gives ``Said`` as tokens come, then one ``UnitEnd``. Raises LaneError (lane_unknown,
         lane_busy while a unit runs, lane_full, bad_embedding, bad_unit), and then nothing was appended."""
 

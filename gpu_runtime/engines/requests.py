@@ -12,7 +12,7 @@ keep clear of them:
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, Sequence
 from typing import Protocol
 
 import attrs
@@ -47,7 +47,7 @@ class Piece:
 class Request(Protocol):
     """One open request."""
 
-    def push(self, parts: Sequence[Part], sampling: Sampling) -> AsyncIterator[Piece]:
+    def push(self, parts: Sequence[Part], sampling: Sampling) -> AsyncGenerator[Piece, None]:
         """Append a chunk of one token or more; its tokens as they come. One chunk at a time. Raises LaneError
         (model_error) when the engine refuses it, EngineLost when the engine is gone."""
 

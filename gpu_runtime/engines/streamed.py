@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 
 import attrs
@@ -24,7 +24,6 @@ from gpu_runtime.engines.history import LaneHistory
 from gpu_runtime.engines.port import (
     Embeddings,
     EngineLimits,
-    EngineLost,
     EngineStatistics,
     Fed,
     LaneError,
@@ -40,6 +39,9 @@ from gpu_runtime.engines.room import Hold, Room
 
 SLIDE_PIECE_TOKENS = 512
 """A successor is prefilled in pieces of so many tokens, so that no step of the engine holds up the units that run."""
+
+SLIDES_AT_ONCE = 1
+"""For the same reason. Others wait: a lane's window leaves it room to go on meanwhile."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -93,6 +95,7 @@ class StreamedLanes:
         self._lanes: dict[str, _Lane] = {}
         self._room: Room[_Opened] = Room(limits.kv_tokens // limits.block_tokens, limits.requests_max)
         self._waiting: list[asyncio.Future[None]] = []
+        self._sliding = asyncio.Semaphore(SLIDES_AT_ONCE)
         self._serial = 0
         self._counts = EngineStatistics()
 
@@ -101,21 +104,26 @@ class StreamedLanes:
         """See LaneEngine."""
         return self._engine.limits
 
-    async def open(self, lane: str, prompt: Sequence[Part], *, warm: bool = True) -> None:
+    async def open(
+        self, lane: str, prompt: Sequence[Part], heard: Sequence[Sequence[Part]] = (), *, warm: bool = True
+    ) -> None:
         """See LaneEngine."""
         if lane in self._lanes:
             raise LaneError("lane_exists", "a lane of that name is open")
-        self._check_parts(prompt)
+        for parts in (prompt, *heard):
+            self._check_parts(parts)
         history = LaneHistory(prompt)
         if not history.tokens:
             raise LaneError("bad_unit", "a lane's prompt has one token at least")
+        for parts in heard:
+            history.begin_unit(parts)
         if history.tokens >= self.limits.lane_tokens_max:
             raise LaneError("lane_full", f"{history.tokens} tokens, a lane holds {self.limits.lane_tokens_max}")
         state = self._lanes[lane] = _Lane(lane, history)
         if warm:
             await self._warm_lane(state)
 
-    async def feed(self, lane: str, unit: Unit) -> AsyncIterator[Fed]:
+    async def feed(self, lane: str, unit: Unit) -> AsyncGenerator[Fed, None]:
         """See LaneEngine."""
         fed_ns = self._clock_ns()
         state = self._lane(lane)
@@ -205,7 +213,9 @@ class StreamedLanes:
 
     # --- one unit --------------------------------------------------------------------------------------------------
 
-    async def _decode(self, state: _Lane, run: _Run, unit: Unit, slid: Slid | None, fed_ns: int) -> AsyncIterator[Fed]:
+    async def _decode(
+        self, state: _Lane, run: _Run, unit: Unit, slid: Slid | None, fed_ns: int
+    ) -> AsyncGenerator[Fed, None]:
         history = state.history
         opened, reopened = await self._opened_for(state, run, history.tokens + unit.tokens + unit.max_new_tokens)
         if run.aborted:
@@ -282,10 +292,14 @@ class StreamedLanes:
             return state.successor
         history, slid = state.history.slid(keep_tokens)
         opened = self._new(state)
-        task = asyncio.create_task(self._warm(opened, history, SLIDE_PIECE_TOKENS), name=f"slide {state.name}")
+        task = asyncio.create_task(self._warm_successor(opened, history), name=f"slide {state.name}")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who takes over asks again
         state.successor = _Successor(history, slid, opened, task)
         return state.successor
+
+    async def _warm_successor(self, opened: _Opened, history: LaneHistory) -> None:
+        async with self._sliding:
+            await self._warm(opened, history, SLIDE_PIECE_TOKENS)
 
     async def _take_over(self, state: _Lane, successor: _Successor) -> Slid | None:
         state.successor = None

