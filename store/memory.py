@@ -15,9 +15,11 @@ from contextlib import asynccontextmanager
 import attrs
 import trio
 
+from core.ports.keeping import Usage
 from core.ports.store import (
     AppendDone,
     Batch,
+    Body,
     Owned,
     SessionRow,
     SessionUnknown,
@@ -30,8 +32,20 @@ from core.ports.store import (
     TermGiven,
 )
 from core.session.events import Record, SessionOpened
-from store.codec import Row, decode_row
-from store.planning import Addition, Beat, CreateLog, Head, Request, TakeTerm, check_owner, encode_batch, plan
+from store.codec import Row, decode_row, encode_record
+from store.planning import (
+    Addition,
+    Beat,
+    CreateLog,
+    Head,
+    Request,
+    TakeTerm,
+    check_owner,
+    check_replacing,
+    encode_batch,
+    head_of,
+    plan,
+)
 from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
 
 
@@ -111,6 +125,37 @@ class MemoryDatabase:
             self._servers.pop(beat.server, None)
         else:
             self._servers[beat.server] = self.now_ns()
+
+    def put_log(self, batches: Sequence[StoredBatch], replacing: Owned | None) -> None:
+        """As Keeper.put_log."""
+        head = head_of(batches)
+        check_replacing(head.session, self._heads.get(head.session), replacing)
+        if replacing is not None:
+            self.delete(head.session)
+        self._heads[head.session] = head
+        self._batches[head.session] = [
+            _Stored(batch.batch_id, batch.term, tuple(map(encode_record, batch.records)), batch.chain)
+            for batch in batches
+        ]
+
+    def delete(self, session: str) -> None:
+        """As Keeper.delete."""
+        self.head(session)
+        del self._heads[session], self._batches[session]
+        self._bodies = {key: data for key, data in self._bodies.items() if key[0] != session}
+
+    def put_body(self, session: str, body: Body) -> None:
+        """As Keeper.put_bodies, for one."""
+        self._bodies.setdefault((session, body.digest), body.data)
+
+    def usage(self) -> list[Usage]:
+        """As Keeper.usage."""
+        found = []
+        for session, head in self._heads.items():
+            events = sum(len(row.body.encode()) for batch in self._batches[session] for row in batch.rows)
+            bodies = sum(len(data) for key, data in self._bodies.items() if key[0] == session)
+            found.append(Usage(session, head.updated_ns, head.closed, events, bodies))
+        return sorted(found, key=lambda usage: (usage.updated_ns, usage.session))
 
     def now_ns(self) -> int:
         """The database's clock."""
@@ -247,6 +292,31 @@ class MemoryStore:
         if told is not None:
             self.database.watchers.append(told)
         self._told = told
+
+    async def put_bodies(self, session: str, bodies: Sequence[Body]) -> None:
+        """See Keeper.put_bodies."""
+        await trio.lowlevel.checkpoint()
+        for body in bodies:
+            self.database.put_body(session, body)
+
+    async def put_log(self, batches: Sequence[StoredBatch], replacing: Owned | None = None) -> None:
+        """See Keeper.put_log. Raises RecordInvalid."""
+        await trio.lowlevel.checkpoint()
+        self.database.put_log(batches, replacing)
+
+    async def delete(self, session: str) -> None:
+        """See Keeper.delete."""
+        await trio.lowlevel.checkpoint()
+        self.database.delete(session)
+
+    async def usage(self) -> Sequence[Usage]:
+        """See Keeper.usage."""
+        await trio.lowlevel.checkpoint()
+        return self.database.usage()
+
+    async def compact(self) -> None:
+        """See Keeper.compact. Nothing to do."""
+        await trio.lowlevel.checkpoint()
 
     def statistics(self) -> StoreStatistics:
         """See Store.statistics."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-from core.ports.store import Store
+from core.ports.keeping import Keeper
 from store.memory import open_memory_store
 from store.queueing import DEFAULT_LIMITS, QueueLimits
 from store.sql.engines import Durability
@@ -17,7 +17,7 @@ MEMORY_URLS = ("memory:", "sqlite+memory://")
 @asynccontextmanager
 async def open_store(
     url: str, *, durability: Durability = "full", limits: QueueLimits = DEFAULT_LIMITS, patience_s: float = 0.0
-) -> AsyncIterator[Store]:
+) -> AsyncIterator[Keeper]:
     """The store at ``url``, open for the block: ``sqlite:///path``, ``postgresql://user@host/name``, or ``memory:`` for
     one that ends with the block. ``durability``: what an acknowledged batch survives (store.sql.engines).
     ``patience_s``: how long appends wait for a PostgreSQL server that is away before they fail.

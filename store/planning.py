@@ -13,7 +13,7 @@ or by raising what the port promises:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -25,6 +25,7 @@ from core.ports.store import (
     SessionExists,
     SessionRow,
     SessionUnknown,
+    StoredBatch,
     TermRefused,
 )
 from core.session.digest import CHAIN_START
@@ -123,6 +124,43 @@ class Addition:
 
 FindBatch = Callable[[str, int], str | None]
 """(session, position) -> the id of the batch whose last record lies there."""
+
+
+def head_of(batches: Sequence[StoredBatch]) -> Head:
+    """The session's row for a whole log. Raises RecordInvalid: not a log."""
+    records = [record for batch in batches for record in batch.records]
+    opened = records[0].event if records else None
+    if not isinstance(opened, SessionOpened):
+        raise RecordInvalid("a log begins with session_opened")
+    if any(record.position != position for position, record in enumerate(records, start=1)):
+        raise RecordInvalid("positions are not dense from 1")
+    servers = [record.event.server for record in records if isinstance(record.event, OwnerChanged)]
+    return Head(
+        session=opened.session_id,
+        dialect=opened.dialect,
+        created_ns=records[0].at_ns,
+        updated_ns=records[-1].at_ns,
+        position=len(records),
+        epoch=records[-1].epoch,
+        term=batches[-1].term,
+        server=servers[-1] if servers else "",
+        chain=batches[-1].chain,
+        closed=any(isinstance(record.event, SessionClosed) for record in records),
+    )
+
+
+def check_replacing(session: str, head: Head | None, replacing: Owned | None) -> None:
+    """Whether a whole log may be put. Raises SessionExists, SessionUnknown, TermRefused, PositionConflict."""
+    if replacing is None:
+        if head is not None:
+            raise SessionExists(session)
+        return
+    if head is None:
+        raise SessionUnknown(session)
+    if head.term != replacing.term:
+        raise TermRefused(f"{session}: term {replacing.term} was named, {head.term} was given out")
+    if head.position != replacing.position:
+        raise PositionConflict(f"{session}: position {replacing.position} was named, the log is at {head.position}")
 
 
 def check_owner(request: CreateLog | TakeTerm | Beat) -> None:

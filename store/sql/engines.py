@@ -101,7 +101,10 @@ def _sqlite_engine(url: URL, durability: Durability, writes: bool) -> Engine:
         cursor.execute(f"PRAGMA synchronous={synchronous}")
         # Checkpoints have a thread of their own (store.sql.checkpoint).
         cursor.execute("PRAGMA wal_autocheckpoint=0")
-        if not writes:
+        if writes:
+            # What is erased is overwritten, not only forgotten.
+            cursor.execute("PRAGMA secure_delete=ON")
+        else:
             cursor.execute("PRAGMA query_only=ON")
         cursor.close()
 

@@ -13,9 +13,11 @@ import trio
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
 
+from core.ports.keeping import Usage
 from core.ports.store import (
     AppendDone,
     Batch,
+    Body,
     Owned,
     SessionRow,
     SessionUnknown,
@@ -31,7 +33,7 @@ from core.session.events import SessionOpened
 from store.codec import is_storable
 from store.planning import Beat, CreateLog, Request, TakeTerm, check_owner, encode_batch
 from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
-from store.sql import owners, reading
+from store.sql import keeping, owners, reading
 from store.sql.checkpoint import Checkpointer
 from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
 from store.sql.listener import TermListener
@@ -108,6 +110,47 @@ class SqlStore:
     def watch_terms(self, told: TermGiven | None) -> None:
         """See Store.watch_terms. On PostgreSQL by LISTEN; on SQLite, where another server is a rarity, by survey only."""
         self._told = told
+
+    # -- logs as wholes (core.ports.keeping.Keeper) ------------------------------------------------------------------
+
+    async def put_bodies(self, session: str, bodies: Sequence[Body]) -> None:
+        """See Keeper.put_bodies."""
+        await self._keep(
+            partial(keeping.put_bodies, statements=self._database.statements, session=session, found=bodies)
+        )
+
+    async def put_log(self, batches: Sequence[StoredBatch], replacing: Owned | None = None) -> None:
+        """See Keeper.put_log. Raises RecordInvalid."""
+        statements = self._database.statements
+        await self._keep(partial(keeping.put_log, statements=statements, batches=batches, replacing=replacing))
+
+    async def delete(self, session: str) -> None:
+        """See Keeper.delete."""
+        await self._keep(partial(keeping.delete_session, session=_known(session)))
+
+    async def usage(self) -> Sequence[Usage]:
+        """See Keeper.usage."""
+        return await self._read(keeping.read_usage)
+
+    async def compact(self) -> None:
+        """See Keeper.compact."""
+        engine = self._engines.write
+        try:
+            await trio.to_thread.run_sync(keeping.compact, engine, limiter=self._readers)
+        except engine.dialect.loaded_dbapi.Error as fault:
+            raise StoreFailed(type(fault).__name__) from fault
+
+    async def _keep(self, work: Callable[[Connection], None]) -> None:
+        await trio.to_thread.run_sync(self._keep_in_thread, work, limiter=self._readers)
+
+    def _keep_in_thread(self, work: Callable[[Connection], None]) -> None:
+        try:
+            with self._engines.write.begin() as connection:
+                work(connection)
+        except DBAPIError as fault:
+            raise failure(fault) from fault
+
+    # -- now ---------------------------------------------------------------------------------------------------------
 
     def statistics(self) -> StoreStatistics:
         """See Store.statistics."""

@@ -19,15 +19,16 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.exc import DBAPIError
 
-from core.ports.store import StoreError, StoreFailed
-from store.planning import Addition, AppendBatch, Beat, Head, TakeTerm, plan
+from core.ports.store import Body, StoredBatch, StoreError, StoreFailed
+from store.codec import encode_record
+from store.planning import Addition, AppendBatch, Beat, Head, TakeTerm, head_of, plan
 from store.queueing import Item, Outcome
 from store.sql.engines import failure
 from store.sql.owners import TERMS_CHANNEL
@@ -209,12 +210,36 @@ class _Group:
                 connection.execute(select(func.pg_notify(TERMS_CHANNEL, told)))
 
 
+def write_whole_log(connection: Connection, statements: Statements, batches: Sequence[StoredBatch]) -> None:
+    """Insert a log with its session's row, in the connection's transaction."""
+    head = head_of(batches)
+    additions = [
+        Addition(
+            attrs.evolve(head, position=batch.records[-1].position, term=batch.term, chain=batch.chain),
+            batch.batch_id,
+            tuple(encode_record(record) for record in batch.records),
+        )
+        for batch in batches
+    ]
+    statements.insert_events.run(connection, _event_parameters(additions))
+    statements.insert_sessions.run(connection, [_columns(head)])
+
+
+def write_bodies(connection: Connection, statements: Statements, session: str, bodies: Iterable[Body]) -> None:
+    """Insert bodies that are not there yet, in the connection's transaction."""
+    statements.insert_bodies.run(connection, _parameters_of({(session, body.digest): body.data for body in bodies}))
+
+
 def _columns(head: Head) -> dict[str, Any]:
     return attrs.asdict(head, recurse=False)
 
 
 def _body_parameters(additions: Iterable[Addition]) -> Parameters:
     distinct = {(addition.head.session, body.digest): body.data for addition in additions for body in addition.bodies}
+    return _parameters_of(distinct)
+
+
+def _parameters_of(distinct: Mapping[tuple[str, str], bytes]) -> Parameters:
     return [
         {"session": session, "digest": digest, "coding": RAW, "size_bytes": len(data), "data": data}
         for (session, digest), data in distinct.items()

@@ -7,6 +7,7 @@ told with what the logs say.
 
 from __future__ import annotations
 
+import os
 import random
 import signal
 import socket
@@ -37,6 +38,8 @@ from core.session import events as e
 from gpu_runtime.models.scripted.identity import identify_all
 from store.opening import open_store
 
+SERVER = Path(__file__).with_name("patient_server.py")
+ROOT = Path(__file__).parents[2]
 START_TIMEOUT_S = 90.0
 ANSWER_TIMEOUT_S = 20.0
 PERSISTENT = ReconnectPolicy(attempts_max=2_000, initial_ms=20, delay_ms_max=400)
@@ -67,11 +70,14 @@ class Process:
     def start(self, url: str, flags: tuple[str, ...]) -> None:
         options = [flag for key, value in MODEL.items() for flag in ("--model-option", f"{key}={value}")]
         command = [
-            *(sys.executable, "-m", "adapters.command_line.main", "serve", "--port", str(self.port), "--store", url),
+            *(sys.executable, str(SERVER), "serve", "--port", str(self.port), "--store", url),
             *("--model", "scripted", "--log-level", "warning", "--drain-s", "1", *options, *flags),
         ]
         with self.words.open("ab") as words:
-            self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=words, stderr=words)
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            self.process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=words, stderr=words, env=environment, cwd=ROOT
+            )
 
     def signal(self, number: int) -> None:
         assert self.process is not None

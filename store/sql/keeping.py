@@ -1,0 +1,84 @@
+"""Logs as wholes: brought in, replaced, thrown away. Each function is a transaction's work on the writing connection, and
+runs in a thread; writers wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, Engine, delete, func, select
+
+from core.ports.keeping import Usage
+from core.ports.store import Body, Owned, SessionUnknown, StoredBatch
+from store.planning import Head, check_replacing, head_of
+from store.sql.schema import bodies, events, sessions
+from store.sql.statements import Statements
+from store.sql.transaction import write_bodies, write_whole_log
+
+
+def put_bodies(connection: Connection, statements: Statements, session: str, found: Sequence[Body]) -> None:
+    """As Keeper.put_bodies."""
+    write_bodies(connection, statements, session, found)
+
+
+def put_log(
+    connection: Connection, statements: Statements, batches: Sequence[StoredBatch], replacing: Owned | None
+) -> None:
+    """As Keeper.put_log. Raises RecordInvalid too."""
+    session = head_of(batches).session
+    check_replacing(session, _locked(connection, session), replacing)
+    if replacing is not None:
+        _delete(connection, session)
+    write_whole_log(connection, statements, batches)
+
+
+def delete_session(connection: Connection, session: str) -> None:
+    """As Keeper.delete."""
+    if _locked(connection, session) is None:
+        raise SessionUnknown(session)
+    _delete(connection, session)
+
+
+def _locked(connection: Connection, session: str) -> Head | None:
+    row = connection.execute(select(sessions).where(sessions.c.session == session).with_for_update()).first()
+    return None if row is None else Head(*row)
+
+
+def _delete(connection: Connection, session: str) -> None:
+    for table in (bodies, events, sessions):
+        connection.execute(delete(table).where(table.c.session == session))
+
+
+def read_usage(connection: Connection) -> list[Usage]:
+    """As Keeper.usage."""
+    of_events = dict(
+        connection.execute(select(events.c.session, func.sum(func.length(events.c.body))).group_by(events.c.session))
+        .tuples()
+        .all()
+    )
+    of_bodies = dict(
+        connection.execute(select(bodies.c.session, func.sum(bodies.c.size_bytes)).group_by(bodies.c.session))
+        .tuples()
+        .all()
+    )
+    rows = select(sessions.c.session, sessions.c.updated_ns, sessions.c.closed)
+    return [
+        Usage(session, updated_ns, closed, int(of_events.get(session, 0)), int(of_bodies.get(session, 0)))
+        for session, updated_ns, closed in connection.execute(rows.order_by(sessions.c.updated_ns, sessions.c.session))
+    ]
+
+
+def compact(engine: Engine) -> None:
+    """As Keeper.compact. Outside of any transaction, as VACUUM wants it."""
+    pooled = engine.raw_connection()
+    try:
+        connection = pooled.driver_connection
+        assert connection is not None
+        if engine.dialect.name == "sqlite":
+            connection.execute("VACUUM")
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+            return
+        connection.autocommit = True
+        connection.execute("VACUUM sessions, events, bodies")
+        connection.autocommit = False
+    finally:
+        pooled.close()
