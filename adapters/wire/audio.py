@@ -33,6 +33,19 @@ def decode_audio(value: str, audio: AudioFormat, param: str) -> tuple[bytes, int
     return data, len(data) // sample_bytes
 
 
+def loudness(data: bytes, audio: AudioFormat) -> float:
+    """Root mean square of checked input, 0 to 1 (a full-scale square wave)."""
+    if audio.encoding == PCM_F32LE:
+        samples = np.frombuffer(data, "<f4")
+    elif audio.encoding == PCM16:
+        samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32_768)
+    else:
+        samples = _expand(audio.encoding)[np.frombuffer(data, np.uint8)]
+    if not samples.size:
+        return 0.0
+    return min(1.0, float(np.sqrt(np.mean(np.square(samples, dtype=np.float64)))))
+
+
 class OutputEncoder:
     """Converts one attachment's answers. The filter's state restarts with each response."""
 
@@ -78,6 +91,15 @@ def _segments(magnitude: NDArray[np.int32], first_bit: int) -> NDArray[np.int32]
     """G.711's chord of each magnitude: how far its highest bit lies above ``first_bit``, 0 to 7."""
     highest = np.floor(np.log2(np.maximum(magnitude, 1))).astype(np.int32)
     return np.clip(highest - first_bit, 0, 7)
+
+
+@cache
+def _expand(encoding: str) -> NDArray[np.float32]:
+    """[256] G.711 byte -> sample, -1 to 1: the middle of what is coded by it."""
+    table = _ulaw_table() if encoding == G711_ULAW else _alaw_table()
+    sums = np.bincount(table, weights=_every_int16(), minlength=256)
+    counts = np.bincount(table, minlength=256)
+    return (sums / np.maximum(counts, 1) / 32_768).astype(np.float32)
 
 
 @cache

@@ -134,6 +134,10 @@ def _nothing(state: SessionState, event: e.Event, at_ns: int) -> None:
     """deadline_fired, window_slid: facts that no decision needs."""
 
 
+def _touched(state: SessionState, event: e.Touched, at_ns: int) -> None:
+    state.activity_ns = at_ns
+
+
 def _refused(state: SessionState, event: e.Refused, at_ns: int) -> None:
     _client_was_here(state, event.event_id, at_ns)
 
@@ -217,11 +221,15 @@ def _take_input(state: SessionState, upto_ms: int) -> None:
 
 def _item_created(state: SessionState, event: e.ItemCreated, at_ns: int) -> None:
     kind = "message" if event.role in ("user", "assistant", "system") else event.role
-    role = event.role if kind == "message" else "system"
-    item = Item(event.item_id, role, kind, event.text, source=event.item)
+    role = event.role if kind == "message" else _ITEM_ROLES.get(kind, "system")
+    item = Item(event.item_id, role, kind, event.text, source=event.item, name=event.name, call_id=event.call_id)
     state.items_made += 1
     _add_item(state, item, event.previous_item_id)
     _client_was_here(state, event.event_id, at_ns)
+
+
+_ITEM_ROLES = {"function_call": "assistant", "function_call_output": "tool"}
+"""Whose word an item is that is no message."""
 
 
 def _item_deleted(state: SessionState, event: e.ItemDeleted, at_ns: int) -> None:
@@ -302,9 +310,13 @@ def _output(state: SessionState, event: e.Output, at_ns: int) -> None:
         state.spoken = True
 
 
+def _call_of(event: e.ToolCalled) -> Item:
+    return Item(event.item_id, "assistant", "function_call", event.arguments, name=event.name, call_id=event.call_id)
+
+
 def _tool_called(state: SessionState, event: e.ToolCalled, at_ns: int) -> None:
     state.items_made += 1
-    _add_item(state, Item(event.item_id, "assistant", "function_call", event.arguments))
+    _add_item(state, _call_of(event))
 
 
 def _response_ended(state: SessionState, event: e.ResponseEnded, at_ns: int) -> None:
@@ -432,6 +444,7 @@ _APPLY: dict[type, Callable[[SessionState, Any, int], None]] = {
     e.ItemDeleted: _item_deleted,
     e.ItemRetrieved: _item_retrieved,
     e.Refused: _refused,
+    e.Touched: _touched,
     e.Paused: _paused,
     e.Unpaused: _unpaused,
     e.DeadlineFired: _nothing,

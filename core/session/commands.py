@@ -7,6 +7,7 @@ actor (sockets, deadlines, owners). Bodies are named by digest; the actor has th
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import get_args
 
 import attrs
 
@@ -35,13 +36,18 @@ class Cursor:
 
 @attrs.frozen
 class AppendAudio:
-    """One chunk of audio in the session's input format, checked and whole samples."""
+    """One chunk of audio in the session's input format, checked and whole samples.
+
+    ``is_speech`` is the client's own word. Without it ``rms`` (loudness, 0 to 1; None: not measured) decides by
+    ``overlap_silence_rms`` whether the chunk may be speech.
+    """
 
     digest: str
     size_bytes: int
     samples: int
     event_id: str | None = None
     is_speech: bool | None = None
+    rms: float | None = None
 
 
 @attrs.frozen
@@ -75,7 +81,8 @@ class CancelOutput:
 
     ``quiet``: with nothing to cut, nothing happens (otherwise that is refused as response_not_active).
     ``clear_input``: throw pending input away as well (input.cancel). ``unsent_only``: an answer that was handed over
-    whole is over for this command, even while it plays (OpenAI's response.cancel).
+    whole is over for this command, even while it plays (OpenAI's response.cancel). ``always``: with nothing to cut, the
+    lane is begun anew all the same (barge_in and input.cancel of the duplex dialect).
     """
 
     reason: str
@@ -84,11 +91,13 @@ class CancelOutput:
     clear_input: bool = False
     unsent_only: bool = False
     event_id: str | None = None
+    always: bool = False
 
 
 @attrs.frozen
 class CreateItem:
-    """``item`` is the wire form as JSON text; ``kind`` message, function_call or function_call_output."""
+    """``item`` is the wire form as JSON text; ``role`` is that of a message, or function_call or function_call_output,
+    whose ``call_id`` (and a call's ``name``) tie the two together."""
 
     role: str
     text: str
@@ -96,6 +105,8 @@ class CreateItem:
     item_id: str | None = None
     previous_item_id: str | None = None
     event_id: str | None = None
+    call_id: str = ""
+    name: str = ""
 
 
 @attrs.frozen
@@ -138,6 +149,11 @@ class Pause:
 @attrs.frozen
 class Unpause:
     event_id: str | None = None
+
+
+@attrs.frozen
+class Touch:
+    """The client is there, and wants nothing (a heartbeat)."""
 
 
 @attrs.frozen
@@ -266,6 +282,7 @@ Command = (
     | UpdateConfig
     | Pause
     | Unpause
+    | Touch
     | Close
     | SpeechHeard
     | SpeechContinues
@@ -297,3 +314,9 @@ CLIENT_COMMANDS = (
     Unpause,
     Close,
 )
+
+NAMES: dict[type, str] = {
+    kind: "".join(f"_{letter.lower()}" if letter.isupper() else letter for letter in kind.__name__).lstrip("_")
+    for kind in get_args(Command)
+}
+"""Command -> its name in the log's refusals: ``retrieve_item``."""

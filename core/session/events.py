@@ -296,6 +296,10 @@ class ItemCreated:
     item: str
     previous_item_id: str | None = None
     event_id: str | None = None
+    call_id: str = ""
+    """Ties a function call and its output together."""
+    name: str = ""
+    """The function's, of a call."""
 
 
 @attrs.frozen
@@ -322,6 +326,13 @@ class Refused:
     message: str
     param: str | None = None
     event_id: str | None = None
+    command: str = ""
+    """Which command: ``retrieve_item`` ... (empty in older logs)."""
+
+
+@attrs.frozen
+class Touched:
+    """The client showed that it is there, a while after anything else had happened."""
 
 
 @attrs.frozen
@@ -390,6 +401,7 @@ Event = (
     | ItemDeleted
     | ItemRetrieved
     | Refused
+    | Touched
     | Paused
     | Unpaused
     | DeadlineFired
@@ -426,6 +438,7 @@ EVENT_TYPES: dict[str, type] = {
     "item_deleted": ItemDeleted,
     "item_retrieved": ItemRetrieved,
     "refused": Refused,
+    "touched": Touched,
     "paused": Paused,
     "unpaused": Unpaused,
     "deadline_fired": DeadlineFired,

@@ -22,6 +22,7 @@ LEGAL: dict[type, frozenset[Phase]] = {
     c.UpdateConfig: _LIVE,
     c.Pause: _LIVE,
     c.Unpause: _LIVE,
+    c.Touch: _LIVE,
     c.Close: _LIVE,
     c.SpeechHeard: _LIVE,
     c.SpeechContinues: _LIVE,

@@ -68,7 +68,7 @@ def step(
     now_ns = max(now_ns, state.at_ns)
     decision = decide(state, command, now_ns, cursor)
     refusal = decision if isinstance(decision, Refusal) else None
-    events = (_refused(refusal),) if refusal is not None else decision
+    events = (_refused(refusal, command),) if refusal is not None else decision
     assert not isinstance(events, Refusal)
     records: list[e.Record] = []
     effects: list[Effect] = []
@@ -133,8 +133,8 @@ def stamp(state: SessionState, event: e.Event, now_ns: int) -> e.Record:
     return e.Record(state.position + 1, epoch, now_ns, event)
 
 
-def _refused(refusal: Refusal) -> e.Refused:
-    return e.Refused(refusal.code, refusal.message, refusal.param, refusal.event_id)
+def _refused(refusal: Refusal, command: c.Command) -> e.Refused:
+    return e.Refused(refusal.code, refusal.message, refusal.param, refusal.event_id, c.NAMES[type(command)])
 
 
 _OF_THE_LANE = (c.SpeechHeard, c.SpeechContinues, c.SpeechFinished, c.ModelOutput, c.ModelDone)
@@ -159,6 +159,7 @@ _DECIDE: dict[type, Callable[[Context, Any], Decision]] = {
     c.UpdateConfig: items.update_config,
     c.Pause: link.pause,
     c.Unpause: link.unpause,
+    c.Touch: link.touch,
     c.Close: link.close,
     c.LoseRuntime: link.lose_runtime,
     c.GainRuntime: link.gain_runtime,

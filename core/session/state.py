@@ -94,6 +94,10 @@ class Item:
     spoken: bool = False
     transcribed: bool = False
     """A detector or recogniser gave the text."""
+    name: str = ""
+    """The function's, of a call."""
+    call_id: str = ""
+    """Of a function call and of its output."""
 
 
 @attrs.define

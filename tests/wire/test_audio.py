@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.wire.audio import OutputEncoder, decode_audio
+from adapters.wire.audio import OutputEncoder, decode_audio, loudness
 from adapters.wire.problems import Problem
 from adapters.wire.resampler import Resampler
 from core.session.config import AudioFormat
@@ -114,3 +114,16 @@ def test_telephone_encodings(encoding: str, pairs: dict[int, int]) -> None:
     body = np.array(list(pairs), "<i2").tobytes()
     made = OutputEncoder().encode("a", body, 8_000, AudioFormat(encoding, 8_000))
     assert list(made) == list(pairs.values())
+
+
+@pytest.mark.parametrize("encoding", ["pcm16", "pcm_f32le", "g711_ulaw", "g711_alaw"])
+def test_loudness_is_the_same_in_every_encoding(encoding: str) -> None:
+    quiet, loud = tone(8_000) * np.float32(0.005), tone(8_000)
+    encoder = OutputEncoder()
+    for samples, rms in ((loud, 10_000 / 2**0.5 / 32_768), (quiet, 50 / 2**0.5 / 32_768)):
+        pcm = np.rint(samples).astype("<i2").tobytes()
+        data = encoder.encode(None, pcm, 8_000, AudioFormat(encoding, 8_000))
+        assert loudness(data, AudioFormat(encoding, 8_000)) == pytest.approx(
+            rms, rel=0.06 if encoding != "g711_alaw" else 0.2
+        )
+    assert loudness(b"", AudioFormat(encoding)) == 0.0

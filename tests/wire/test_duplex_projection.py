@@ -170,3 +170,25 @@ def test_refusals_have_the_dialects_names(story: Story) -> None:
     story.do(c.CommitInput())
     story.do(c.DeleteItem("nope"))
     assert [p["error"]["code"] for p in story.deliver()] == ["input_audio_buffer_empty", "item_not_found"]
+
+
+def test_a_barge_in_with_nothing_to_cut_begins_a_new_epoch_and_keeps_the_input(story: Story) -> None:
+    story.append()
+    story.deliver()
+    story.do(c.CancelOutput("barge_in", always=True))
+    assert types(story.deliver()) == ["input_audio_buffer.cleared"]
+    assert story.state.epoch == 2
+    story.do(c.CommitInput(True))
+    assert only(story.deliver(), "input_audio_buffer.committed")["event"]["is_speech"] is True
+
+
+@pytest.mark.parametrize("answering", [False, True])
+def test_input_cancel_is_answered_once(story: Story, answering: bool) -> None:
+    if answering:
+        story.ask()
+        story.answer("Hi.")
+    story.append()
+    story.deliver()
+    story.do(c.CancelOutput("client_cancelled", None, True, True, always=True))
+    assert types(story.deliver()).count("input_audio_buffer.cleared") == 1
+    assert (story.state.epoch, story.state.input.pending_bytes) == (2, 0)

@@ -202,11 +202,15 @@ def test_refusals_have_the_names_that_clients_forgive(story: Story) -> None:
     story.do(c.CancelOutput("client_cancelled", event_id="mine"))
     story.do(c.CommitInput())
     story.do(c.RetrieveItem("nope", event_id="rci_nope"))
+    story.do(c.DeleteItem("nope"))
+    story.do(c.AckPlayback(10, item_id="nope", truncate=True))
     codes = [(p["error"]["code"], p["error"]["event_id"]) for p in story.deliver()]
     assert codes == [
         ("response_cancel_not_active", "mine"),
         ("input_audio_buffer_commit_empty", None),
         ("item_retrieve_invalid_item_id", "rci_nope"),
+        ("item_delete_invalid_item_id", None),
+        ("item_truncate_invalid_item_id", None),
     ]
     assert story.seen[0]["error"]["message"].startswith("Cancellation failed")
 

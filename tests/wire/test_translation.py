@@ -207,11 +207,13 @@ def test_every_way_to_cut_is_one_command() -> None:
         "client_cancelled", "r", unsent_only=True, event_id="e"
     )
     assert command(DUPLEX, {"type": "response.cancel"}) == c.CancelOutput("client_cancelled")
-    assert command(DUPLEX, {"type": "barge_in"}) == c.CancelOutput("barge_in")
-    assert command(DUPLEX, {"type": "input.cancel"}) == c.CancelOutput("client_cancelled", None, True, True)
+    assert command(DUPLEX, {"type": "barge_in"}) == c.CancelOutput("barge_in", always=True)
+    assert command(DUPLEX, {"type": "input.cancel"}) == c.CancelOutput(
+        "client_cancelled", None, True, True, always=True
+    )
     clear = c.CancelOutput("output_audio_buffer_clear", quiet=True)
     assert command(OPENAI, {"type": "output_audio_buffer.clear"}) == clear
-    assert command(DUPLEX, {"type": "turn.signal", "event": "barge_in"}) == c.CancelOutput("barge_in")
+    assert command(DUPLEX, {"type": "turn.signal", "event": "barge_in"}) == c.CancelOutput("barge_in", always=True)
 
 
 def test_playback() -> None:
@@ -238,13 +240,29 @@ def test_commits_ask_for_an_answer_where_the_dialect_says_so() -> None:
     assert command(DUPLEX, event, fresh(DUPLEX, detected)).create_response is False
 
 
+def test_a_chunk_is_measured_where_nobody_says_what_it_is() -> None:
+    append = {"type": "input_audio_buffer.append", "audio": PCM}
+    measured = command(DUPLEX, append)
+    assert measured.is_speech is None
+    assert measured.rms is not None
+    hinted = command(DUPLEX, {**append, "is_speech": False})
+    assert (hinted.is_speech, hinted.rms) == (False, None)
+    assert command(OPENAI, append).rms is None
+    detected = fresh(DUPLEX, updated(DUPLEX, {"turn_detection": {"type": "server_vad"}}))
+    assert command(DUPLEX, append, detected).rms is None
+
+
 def test_items() -> None:
     item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "hello"}]}
     made = command(OPENAI, {"type": "conversation.item.create", "item": item, "previous_item_id": "root"})
     assert (made.role, made.text, made.previous_item_id) == ("user", "hello", "root")
     assert json.loads(made.item) == item
     output = {"type": "function_call_output", "call_id": "c", "output": "42"}
-    assert command(OPENAI, {"type": "conversation.item.create", "item": output}).role == "function_call_output"
+    made = command(OPENAI, {"type": "conversation.item.create", "item": output})
+    assert (made.role, made.call_id) == ("function_call_output", "c")
+    call = {"type": "function_call", "call_id": "c", "name": "look_up", "arguments": "{}"}
+    made = command(OPENAI, {"type": "conversation.item.create", "item": call})
+    assert (made.role, made.call_id, made.name) == ("function_call", "c", "look_up")
     image = {"type": "message", "role": "user", "content": [{"type": "input_image", "image_url": "data:"}]}
     found = problem(OPENAI, {"type": "conversation.item.create", "item": image})
     assert (found.code, found.param) == ("unsupported", "item.content[0].type")
@@ -268,8 +286,9 @@ def test_a_response_is_asked_for_with_what_it_may_say() -> None:
 
 
 def test_transport_events_never_become_commands() -> None:
-    (beat,) = said(DUPLEX, {"type": "session.heartbeat"})
+    beat, touch = said(DUPLEX, {"type": "session.heartbeat"})
     assert isinstance(beat, Answer)
+    assert touch == Ask(c.Touch())  # a sign of life is all that it is for the session
     assert beat.payload["type"] == "session.heartbeat_ack"
     assert said(DUPLEX, {"type": "session.event_ack", "server_event_seq": 7}) == [Acknowledged(7)]
     assert problem(DUPLEX, {"type": "session.event_ack", "server_event_seq": 8}).code == "invalid_event_ack"

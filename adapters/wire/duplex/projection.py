@@ -16,7 +16,9 @@ from core.ports.projection import LIVE, Credentials
 from core.session import events as e
 from core.session.state import SessionState
 
-_CANCEL_REASONS = frozenset({"client_cancelled", "barge_in", OUTPUT_CLEAR, "turn_detected"})
+BARGE_IN = "barge_in"
+
+_CANCEL_REASONS = frozenset({"client_cancelled", BARGE_IN, OUTPUT_CLEAR, "turn_detected"})
 _EXPIRED = frozenset({"idle_ttl_expired", "disconnect_grace_expired", "pause_expired", "session_expired"})
 
 
@@ -112,6 +114,12 @@ class DuplexProjection(OpenAIProjection):
             "event_id": event.event_id,
         }
         emit.live(names.PLAYBACK_ACKNOWLEDGED, event=acknowledged)
+
+    def _epoch_bump(self, emit: Emitter, event: e.EpochBump, state: SessionState) -> None:
+        """A barge-in that found nothing to cut is answered as vLLM-Omni does; no input is lost by it."""
+        super()._epoch_bump(emit, event, state)
+        if event.reason == BARGE_IN and event.response_id is None:
+            emit.live(names.AUDIO_CLEARED)
 
     # -- items and answers ----------------------------------------------------------------------------------------
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
+
 from adapters.wire import fields
 from adapters.wire.dialect import Acknowledged, Answer, Ask, Handler, Request, Step
 from adapters.wire.duplex.session_object import turn_state
@@ -123,7 +125,9 @@ def append(request: Request) -> list[Step]:
     value = payload.get(param)
     if value is None:
         raise Problem("missing_required_parameter", "'audio' is missing.", "audio")
-    steps = append_audio(request, value, param, speech_hint(payload))
+    steps = append_audio(
+        request, value, param, speech_hint(payload), measure=request.state.config.turn_detection is None
+    )
     if payload.get("force_barge_in") is True or payload.get("overlap_action") in FORCED_BARGE_IN:
         steps.append(Ask(c.CancelOutput("barge_in", quiet=True)))
     return steps
@@ -198,11 +202,11 @@ def response_cancel(request: Request) -> list[Step]:
 
 
 def barge_in(request: Request) -> list[Step]:
-    return [Ask(cancel(request, "barge_in"))]
+    return [Ask(attrs.evolve(cancel(request, "barge_in"), always=True))]
 
 
 def input_cancel(request: Request) -> list[Step]:
-    return [Ask(cancel(request, "client_cancelled", quiet=True, clear_input=True))]
+    return [Ask(attrs.evolve(cancel(request, "client_cancelled", quiet=True, clear_input=True), always=True))]
 
 
 def playback_ack(request: Request) -> list[Step]:
@@ -235,7 +239,8 @@ def session_resume(request: Request) -> list[Step]:
 
 
 def heartbeat(request: Request) -> list[Step]:
-    return [Answer({"type": names.SESSION_HEARTBEAT_ACK, "session_id": request.state.session_id})]
+    """Answered by the transport; the machine takes it for a sign of life."""
+    return [Answer({"type": names.SESSION_HEARTBEAT_ACK, "session_id": request.state.session_id}), Ask(c.Touch())]
 
 
 def event_ack(request: Request) -> list[Step]:

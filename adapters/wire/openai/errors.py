@@ -33,6 +33,15 @@ def rename(code: str) -> str:
     return CODES.get(code, code)
 
 
+ITEM_UNKNOWN = {
+    "retrieve_item": "item_retrieve_invalid_item_id",
+    "delete_item": "item_delete_invalid_item_id",
+    "ack_playback": "item_truncate_invalid_item_id",
+}
+"""An item that is not there has a code for each command that names one."""
+
+
 def refusal_body(event: Refused) -> dict[str, Any]:
     """A refusal of the machine as an ``error`` object."""
-    return error_body(rename(event.code), MESSAGES.get(event.code, event.message), event.param, event.event_id)
+    code = ITEM_UNKNOWN.get(event.command) if event.code == "item_unknown" else None
+    return error_body(code or rename(event.code), MESSAGES.get(event.code, event.message), event.param, event.event_id)

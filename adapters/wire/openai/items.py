@@ -76,7 +76,7 @@ def render(state: SessionState, item: Item) -> dict[str, Any]:
     if item.source is not None:
         return client_item(item.item_id, item.source)
     if item.kind == "function_call":
-        return function_call(item.item_id, item.item_id, "", item.text or "")
+        return function_call(item.item_id, item.call_id, item.name, item.text or "")
     if item.role == "user":
         return user_speech(item.item_id, item.text)
     response = state.responses.get(item.response_id or "")

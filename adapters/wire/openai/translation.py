@@ -9,7 +9,7 @@ from typing import Any
 import attrs
 
 from adapters.wire import fields
-from adapters.wire.audio import decode_audio
+from adapters.wire.audio import decode_audio, loudness
 from adapters.wire.dialect import Ask, Handler, Request, Step
 from adapters.wire.problems import Problem
 from adapters.wire.schema import names
@@ -40,15 +40,19 @@ def append(request: Request) -> list[Step]:
     return append_audio(request, value, "audio", None)
 
 
-def append_audio(request: Request, value: object, param: str, is_speech: bool | None) -> list[Step]:
-    """Audio in the session's input format; none at all is no append."""
+def append_audio(
+    request: Request, value: object, param: str, is_speech: bool | None, *, measure: bool = False
+) -> list[Step]:
+    """Audio in the session's input format; none at all is no append. ``measure``: its loudness is wanted, too."""
     if not isinstance(value, str):
         raise fields.wrong(param, "base64 text", value)
-    data, samples = decode_audio(value, request.state.config.input_format, param)
+    fmt = request.state.config.input_format
+    data, samples = decode_audio(value, fmt, param)
     if not samples:
         return []
     body = Body(body_digest(data), data)
-    return [Ask(c.AppendAudio(body.digest, len(data), samples, request.event_id, is_speech), (body,))]
+    rms = loudness(data, fmt) if measure and is_speech is None else None
+    return [Ask(c.AppendAudio(body.digest, len(data), samples, request.event_id, is_speech, rms), (body,))]
 
 
 def commit(request: Request) -> list[Step]:
@@ -137,21 +141,29 @@ def item_create(request: Request) -> list[Step]:
     if kind == "message":
         return _message(request, item, item_id, after)
     if kind == "function_call_output":
-        fields.required_id(item, "call_id", "item.call_id")
+        call_id = fields.required_id(item, "call_id", "item.call_id")
         text = fields.text(fields.required(item, "output", "item.output"), "item.output")
-        return [_create(request, kind, text, item, item_id, after)]
+        return [_create(request, kind, text, item, item_id, after, call_id)]
     if kind == "function_call":
-        fields.required_id(item, "name", "item.name")
+        name = fields.required_id(item, "name", "item.name")
+        call_id = fields.optional_id(item, "call_id", "item.call_id") or ""
         arguments = fields.text(item.get("arguments", ""), "item.arguments")
-        return [_create(request, kind, arguments, item, item_id, after)]
+        return [_create(request, kind, arguments, item, item_id, after, call_id, name)]
     raise Problem("unsupported", f"Items of type {kind[:40]!r} are not served.", "item.type")
 
 
 def _create(
-    request: Request, role: str, text: str, item: Mapping[str, Any], item_id: str | None, after: str | None
+    request: Request,
+    role: str,
+    text: str,
+    item: Mapping[str, Any],
+    item_id: str | None,
+    after: str | None,
+    call_id: str = "",
+    name: str = "",
 ) -> Ask:
     source = json.dumps(item, ensure_ascii=False, separators=(",", ":"))
-    return Ask(c.CreateItem(role, text, source, item_id, after, request.event_id))
+    return Ask(c.CreateItem(role, text, source, item_id, after, request.event_id, call_id, name))
 
 
 def _message(request: Request, item: Mapping[str, Any], item_id: str | None, after: str | None) -> list[Step]:

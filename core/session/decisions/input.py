@@ -31,9 +31,16 @@ def append_audio(ctx: Context, command: c.AppendAudio) -> Decision:
             fmt.encoding,
             fmt.rate,
             command.event_id,
-            command.is_speech,
+            _may_be_speech(command, state.config.overlap_silence_rms),
         ),
     )
+
+
+def _may_be_speech(command: c.AppendAudio, silence_rms: float) -> bool | None:
+    """The client's word, else the loudness; None: nobody knows."""
+    if command.is_speech is not None or command.rms is None:
+        return command.is_speech
+    return command.rms >= silence_rms
 
 
 def clear_input(ctx: Context, command: c.ClearInput) -> Decision:

@@ -30,7 +30,11 @@ def create_item(ctx: Context, command: c.CreateItem) -> Decision:
     after = command.previous_item_id
     if after not in (None, "root") and after not in state.items:
         return refuse("previous_item_unknown", command.event_id, "previous_item_id")
-    return (e.ItemCreated(item_id, command.role, command.text, command.item, after, command.event_id),)
+    return (
+        e.ItemCreated(
+            item_id, command.role, command.text, command.item, after, command.event_id, command.call_id, command.name
+        ),
+    )
 
 
 def delete_item(ctx: Context, command: c.DeleteItem) -> Decision:

@@ -7,7 +7,11 @@ from core.session import events as e
 from core.session.deadlines import earliest
 from core.session.decisions.context import Context, Decision
 from core.session.decisions.cut import cut, drain
+from core.session.ledger import NS_PER_MS
 from core.session.state import Phase
+
+TOUCH_PART = 4
+"""A sign of life is recorded when more than this part (a quarter) of the idle time has passed without any."""
 
 
 def attach(ctx: Context, command: c.Attach) -> Decision:
@@ -51,6 +55,14 @@ def pause(ctx: Context, command: c.Pause) -> Decision:
 
 def unpause(ctx: Context, command: c.Unpause) -> Decision:
     return () if ctx.state.phase is Phase.OPEN else (e.Unpaused(command.event_id),)
+
+
+def touch(ctx: Context, command: c.Touch) -> Decision:
+    """Worth an event only after a good part of the idle time, so that heartbeats do not fill the log."""
+    state = ctx.state
+    quiet_ns = ctx.now_ns - state.activity_ns
+    due = quiet_ns * TOUCH_PART > state.config.idle_timeout_ms * NS_PER_MS
+    return (e.Touched(),) if due else ()
 
 
 def close(ctx: Context, command: c.Close) -> Decision:

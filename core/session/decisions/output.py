@@ -59,13 +59,15 @@ def cancel_output(ctx: Context, command: c.CancelOutput) -> Decision:
     if target is not None and command.unsent_only and not target.active:
         unsent_ms = target.produced_ms - target.invalidated_ms - sent_ms(target, ctx.cursor)
         target = target if unsent_ms > 0 else None
+    cleared = (e.InputCleared(command.event_id),) if command.clear_input else ()
     if target is None or (named is not None and named != target.response_id):
-        if command.clear_input:
-            return (e.InputCleared(command.event_id),)
+        if command.always and named is None:
+            return (*cleared, *cut(ctx, command.reason, command.event_id))
+        if cleared:
+            return cleared
         if command.quiet:
             return ()
         return refuse("response_not_active", command.event_id, "response_id" if named else None)
-    cleared = (e.InputCleared(),) if command.clear_input else ()
     return (*cleared, *cut(ctx, command.reason, command.event_id))
 
 

@@ -101,12 +101,15 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(
         reason=st.sampled_from(["client_cancelled", "barge_in", "output_audio_buffer_clear"]),
         flags=st.tuples(st.booleans(), st.booleans(), st.booleans()),
+        always=st.booleans(),
         named=st.sampled_from([None, None, 0, 1]),
         event_id=event_ids,
     )
-    def cancel(self, reason: str, flags: tuple[bool, bool, bool], named: int | None, event_id: str | None) -> None:
+    def cancel(
+        self, reason: str, flags: tuple[bool, bool, bool], always: bool, named: int | None, event_id: str | None
+    ) -> None:
         response_id = None if named is None else self._response_id(named)
-        self.world.do(c.CancelOutput(reason, response_id, *flags, event_id))
+        self.world.do(c.CancelOutput(reason, response_id, *flags, event_id, always))
 
     @rule(played=odd_ms, committed=st.one_of(st.none(), odd_ms), of=places, by_item=st.booleans(), cut=st.booleans())
     def ack(self, played: int, committed: int | None, of: int, by_item: bool, cut: bool) -> None:
@@ -147,6 +150,10 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(event_id=event_ids)
     def clear(self, event_id: str | None) -> None:
         self.world.do(c.ClearInput(event_id))
+
+    @rule()
+    def touch(self) -> None:
+        self.world.do(c.Touch())
 
     @rule(event_id=event_ids)
     def pause_or_go_on(self, event_id: str | None) -> None:

@@ -259,3 +259,22 @@ def test_a_cut_while_the_rest_of_a_lost_answer_drains() -> None:
     assert world.deliver() == 0
     assert world.last.invalidated_ms == 1_000
     assert world.ends == {"resp_abc_1": 1}
+
+
+@pytest.mark.parametrize("clear_input", [False, True])
+def test_a_cut_that_always_counts_begins_the_lane_anew(clear_input: bool) -> None:
+    world = World()
+    world.say()
+    result = world.cancel("barge_in", always=True, quiet=True, clear_input=clear_input)
+    assert kinds(result) == ["input_cleared"] * clear_input + ["epoch_bump", "lane_opened"]
+    assert world.state.epoch == 2
+    assert (world.state.input.pending_bytes == 0) is clear_input
+    stale = world.cancel("barge_in", always=True, response_id="resp_abc_9")
+    assert code(stale) == "response_not_active"
+
+
+def test_a_refusal_says_what_it_answers() -> None:
+    world = World()
+    world.do(c.DeleteItem("item_none"))
+    world.ack(10, "resp_none")
+    assert [refused.command for refused in world.events(e.Refused)] == ["delete_item", "ack_playback"]

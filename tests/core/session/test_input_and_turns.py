@@ -371,3 +371,18 @@ def test_what_is_no_short_acknowledgement(text: str) -> None:
 
 def test_the_rate_of_the_world_is_the_configurations() -> None:
     assert SERVER_VAD.input_format.rate == RATE
+
+
+@pytest.mark.parametrize(("rms", "speech"), [(0.0, False), (0.0029, False), (0.003, True), (0.4, True), (None, True)])
+def test_loudness_decides_where_the_client_does_not_say(rms: float | None, speech: bool) -> None:
+    world = World()
+    world.do(c.AppendAudio("a", 960, 480, rms=rms))
+    world.do(c.CommitInput(True))
+    (commit,) = world.events(e.Commit)
+    assert (commit.speech, commit.create_response) == (speech, speech)
+
+
+def test_the_clients_word_counts_more_than_loudness() -> None:
+    world = World()
+    world.do(c.AppendAudio("a", 960, 480, is_speech=True, rms=0.0))
+    assert world.events(e.Append)[0].is_speech is True

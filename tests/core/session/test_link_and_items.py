@@ -332,3 +332,37 @@ def test_with_a_detector_preroll_does_not_hold_up_a_new_format() -> None:
 
 def test_what_is_default_is_valid() -> None:
     assert invalid_param(SessionConfig()) is None
+
+
+def test_heartbeats_keep_a_session_and_do_not_fill_its_log() -> None:
+    world = World()
+    for _ in range(100):
+        world.wait(10_000)
+        world.do(c.FireDeadline())
+        world.do(c.Touch())
+    assert world.state.phase is Phase.OPEN
+    assert len(world.events(e.Touched)) == 12  # at the first beat after more than 75 s each
+    world.wait(300_000)
+    world.do(c.FireDeadline())
+    assert world.state.close_reason == "idle_ttl_expired"
+
+
+def test_heartbeats_do_not_keep_a_paused_session() -> None:
+    world = World()
+    world.do(c.Pause())
+    for _ in range(6):
+        world.wait(10_000)
+        world.do(c.Touch())
+    world.do(c.FireDeadline())
+    assert world.state.close_reason == "pause_expired"
+
+
+def test_a_tools_result_is_told_to_the_model_and_the_call_keeps_its_name() -> None:
+    world = World()
+    world.do(c.CreateItem("function_call", "{}", "{}", "call-item", call_id="call-1", name="look_up"))
+    world.do(c.CreateItem("function_call_output", "42", "{}", "result", call_id="call-1"))
+    assert world.history() == [("tool", "42")]
+    call, result = world.state.items["call-item"], world.state.items["result"]
+    assert (call.name, call.call_id, result.call_id) == ("look_up", "call-1", "call-1")
+    world.do(c.CreateResponse())
+    assert world.active.response_id
