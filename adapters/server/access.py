@@ -1,10 +1,17 @@
-"""Who may come in: API keys and origins."""
+"""Who may come in: API keys, ephemeral secrets, and origins."""
 
 from __future__ import annotations
 
 import hmac
+import time
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Any
 from urllib.parse import urlsplit
 
+import attrs
+
+from adapters.server.client_secrets import ClientSecrets
 from adapters.server.http import Request
 from adapters.server.settings import ServerSettings, is_loopback
 
@@ -12,26 +19,38 @@ KEY_SUBPROTOCOL = "openai-insecure-api-key."
 SUBPROTOCOL = "realtime"
 
 
+@attrs.frozen
+class Identity:
+    """Whose limits count (a hash that names the key; "" where none is needed), and how its sessions begin."""
+
+    key: str = ""
+    session: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
+    ephemeral: bool = False
+
+
 def subprotocols(request: Request) -> list[str]:
     """What the client proposes, in its order."""
     return [part.strip() for part in request.header("sec-websocket-protocol").split(",") if part.strip()]
 
 
-def has_key(request: Request, settings: ServerSettings) -> bool:
-    """Whether the request carries a valid key (or none is needed): as a Bearer header, or as the subprotocol with which
-    browsers send one. Every key is compared, in constant time each."""
-    if not settings.api_keys:
-        return True
+def identify(request: Request, settings: ServerSettings, client_secrets: ClientSecrets) -> Identity | None:
+    """Who asks, by a key or a client secret: as a Bearer header, or as the subprotocol with which browsers send one. None:
+    nobody whom this server lets in. Every key is compared, in constant time each."""
     given = []
     scheme, _, token = request.header("authorization").partition(" ")
     if scheme.lower() == "bearer":
         given.append(token.strip())
     given += [name.removeprefix(KEY_SUBPROTOCOL) for name in subprotocols(request) if name.startswith(KEY_SUBPROTOCOL)]
-    good = False
+    found = None
     for key in settings.api_keys:
         for one in given:
-            good |= hmac.compare_digest(key.encode(), one.encode())
-    return good
+            if hmac.compare_digest(key.encode(), one.encode()):
+                found = Identity(sha256(key.encode()).hexdigest()[:16])
+    for one in given:
+        secret = client_secrets.read(one, time.time())
+        if secret is not None and found is None:
+            found = Identity(secret.key, secret.session, ephemeral=True)
+    return found if found is not None or settings.api_keys else Identity()
 
 
 def origin_allowed(request: Request, settings: ServerSettings) -> bool:

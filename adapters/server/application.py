@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Callable
 from typing import Any
 from urllib.parse import unquote
@@ -12,6 +13,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, wrap_server_st
 
 from adapters import page
 from adapters.server import access
+from adapters.server.client_secrets import ClientSecrets, read_request
 from adapters.server.conversation import Conversation
 from adapters.server.http import (
     BadRequest,
@@ -25,7 +27,9 @@ from adapters.server.metrics import CONTENT_TYPE, Metrics
 from adapters.server.service import Service
 from adapters.server.settings import ServerSettings
 from adapters.wire.dialect import Dialect
-from adapters.wire.dialects import DUPLEX, OPENAI
+from adapters.wire.dialects import DUPLEX, MINICPMO, MOSHI, OPENAI
+from adapters.wire.moshi.encoding import codec_is_here
+from adapters.wire.problems import Problem
 
 log = logging.getLogger("duologue.server")
 
@@ -35,6 +39,9 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 RECEIVE_BYTES = 64 * 1024
 MESSAGES_AHEAD = 2
 REALTIME_PATH = "/v1/realtime"
+SECRETS_PATH = "/v1/realtime/client_secrets"
+MOSHI_PATH = "/api/chat"
+MINICPMO_PREFIX = "/ws/duplex/"
 _DUPLEX_ON = frozenset({"1", "true", "on"})
 
 
@@ -47,6 +54,7 @@ class Application:
         self.service: Service | None = None
         self.draining = False
         self.connections = 0
+        self.client_secrets = ClientSecrets(settings.api_keys)
         self._routes: dict[str, Callable[[Request], Response]] = {
             "/healthz": self._healthz,
             "/readyz": self._readyz,
@@ -113,13 +121,15 @@ class Application:
         route = self._routes.get(request.path)
         asset = page.asset_for_path(request.path) if route is None else None
         if route is None and asset is None:
-            if request.path in (REALTIME_PATH, "/v1/duplex"):
+            if request.path == SECRETS_PATH:
+                return self._client_secret(request)
+            if _dialect_at(request) is not None:
                 headers = (("upgrade", "websocket"), ("connection", "upgrade"))
                 return error_response(426, "upgrade_required", "This path is a WebSocket.", headers)
             return error_response(404, "not_found", "There is nothing at this path.")
         if request.method not in ("GET", "HEAD"):
             return error_response(405, "method_not_allowed", "Only GET is answered here.", (("allow", "GET, HEAD"),))
-        if request.path.startswith("/v1/") and not access.has_key(request, self.settings):
+        if request.path.startswith("/v1/") and self._identify(request) is None:
             return UNAUTHORIZED
         if route is not None:
             return route(request)
@@ -163,12 +173,34 @@ class Application:
             model["recommended_prebuffer_ms"] = capabilities.prebuffer_ms
         return json_response(200, {"object": "list", "data": [model]})
 
+    def _identify(self, request: Request) -> access.Identity | None:
+        return access.identify(request, self.settings, self.client_secrets)
+
+    def _client_secret(self, request: Request) -> Response:
+        """An ephemeral key for a browser; only for who has a real one."""
+        if request.method != "POST":
+            return error_response(405, "method_not_allowed", "Only POST is answered here.", (("allow", "POST"),))
+        identity = self._identify(request)
+        if identity is None or identity.ephemeral:
+            return UNAUTHORIZED
+        if not access.origin_allowed(request, self.settings):
+            return FOREIGN_ORIGIN
+        try:
+            session, life_s = read_request(request.body)
+            OPENAI.open_config(session, self.settings.defaults_of(OPENAI.name))
+            value, expires_at = self.client_secrets.make(identity.key, session, life_s, int(time.time()))
+        except Problem as problem:
+            return error_response(400, OPENAI.rename(problem.code), problem.message, param=problem.param)
+        told = {"type": "realtime", "object": "realtime.session", "model": self.settings.model, **session}
+        answer = {"value": value, "expires_at": expires_at, "session": told}
+        return json_response(200, answer, (("cache-control", "no-store"),))
+
     # -- WebSockets -----------------------------------------------------------------------------------------------
 
     async def _upgrade(self, request: Request, http: HttpConnection) -> None:
-        dialect = dialect_of(request)
-        refusal = self._upgrade_refusal(request, dialect)
-        if refusal is not None or dialect is None or self.service is None:
+        dialect, identity = dialect_of(request), self._identify(request)
+        refusal = self._upgrade_refusal(request, dialect, identity)
+        if refusal is not None or dialect is None or identity is None or self.service is None:
             self.metrics.upgrades.labels("refused").inc()
             assert refusal is not None
             with trio.fail_after(self.settings.send_timeout_s):
@@ -179,7 +211,7 @@ class Application:
         async with trio.open_nursery() as nursery:
             connection = await self._shake_hands(request, stream, nursery)
             if connection is not None:
-                await Conversation(self.service, dialect, connection, stream, request.query).run()
+                await Conversation(self.service, dialect, connection, stream, request.query, identity).run()
                 with trio.move_on_after(self.settings.send_timeout_s):
                     await connection.aclose()
             nursery.cancel_scope.cancel()
@@ -203,7 +235,9 @@ class Application:
                 return None
         return None
 
-    def _upgrade_refusal(self, request: Request, dialect: Dialect | None) -> Response | None:
+    def _upgrade_refusal(
+        self, request: Request, dialect: Dialect | None, identity: access.Identity | None
+    ) -> Response | None:
         """Why this request gets no WebSocket; in HTTP, since there is nothing else to say it in."""
         if dialect is None:
             return error_response(404, "not_found", "There is no WebSocket at this path.")
@@ -212,26 +246,42 @@ class Application:
             return error_response(426, "bad_handshake", "A WebSocket handshake of version 13 is understood.", headers)
         if not _is_key(request.header("sec-websocket-key")):
             return error_response(400, "bad_handshake", "'Sec-WebSocket-Key' is not 16 bytes of base64.")
-        if not access.has_key(request, self.settings):
+        if identity is None:
             return UNAUTHORIZED
         if not access.origin_allowed(request, self.settings):
-            return error_response(403, "origin_not_allowed", "Pages of that origin may not connect.")
+            return FOREIGN_ORIGIN
         if self._crowded():
             return error_response(503, "too_many_connections", "Too many connections; try again later.", RETRY)
         if self.draining or self.service is None:
             text = "The server is shutting down." if self.draining else "The model is still loading; try again soon."
             return error_response(503, "shutdown" if self.draining else "loading", text, RETRY, retryable=True)
+        return self._dialect_refusal(request, dialect, self.service)
+
+    def _dialect_refusal(self, request: Request, dialect: Dialect, service: Service) -> Response | None:
+        """What the dialect itself holds against the URL, or lacks to speak."""
+        if dialect is MOSHI and not codec_is_here():
+            text = "This dialect needs an Opus codec: pip install 'duologue[moshi]'."
+            return error_response(501, "unsupported", text)
+        try:
+            dialect.opening(request.query, service.voices)
+        except Problem as problem:
+            return error_response(400, problem.code, problem.message, param=problem.param)
         return None
 
 
 def dialect_of(request: Request) -> Dialect | None:
     """Which dialect a path and its query name."""
-    path = unquote(request.path)
-    if path == "/v1/duplex":
-        return DUPLEX
-    if path != REALTIME_PATH:
-        return None
+    found = _dialect_at(request)
+    if found is not OPENAI:
+        return found
     return DUPLEX if request.query.get("duplex", "").lower() in _DUPLEX_ON else OPENAI
+
+
+def _dialect_at(request: Request) -> Dialect | None:
+    path = unquote(request.path)
+    if path.startswith(MINICPMO_PREFIX) and path != MINICPMO_PREFIX:
+        return MINICPMO
+    return {REALTIME_PATH: OPENAI, "/v1/duplex": DUPLEX, MOSHI_PATH: MOSHI}.get(path)
 
 
 def _is_key(text: str) -> bool:
@@ -250,6 +300,7 @@ RETRY = (("retry-after", "2"),)
 UNAUTHORIZED = error_response(
     401, "invalid_api_key", "This server needs an API key.", (("www-authenticate", "Bearer"),)
 )
+FOREIGN_ORIGIN = error_response(403, "origin_not_allowed", "Pages of that origin may not connect.")
 _PAGE_HEADERS = tuple(
     (name.lower(), value) for name, value in page.SECURITY_HEADERS.items() if name.lower() != "x-content-type-options"
 )

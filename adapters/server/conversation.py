@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import attrs
-import msgspec
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
+from adapters.server.access import Identity
+from adapters.server.admission import NotAdmitted
 from adapters.server.metrics import WireMeter
 from adapters.server.service import Service
 from adapters.server.socket import WebSocket
 from adapters.wire import fields
-from adapters.wire.dialect import Answer, Ask, Dialect
+from adapters.wire.dialect import Answer, Ask, Dialect, Reader, Waiting
 from adapters.wire.duplex.translation import session_body
-from adapters.wire.problems import OWN_EVENT_PREFIX, Problem, error_body
+from adapters.wire.encoding import Encoder
+from adapters.wire.problems import OWN_EVENT_PREFIX, Problem
 from adapters.wire.schema import names
 from adapters.wire.settings import with_capabilities
 from core.actors.attachment import Attachment
@@ -54,18 +56,24 @@ class Refused(Exception):
 
 @attrs.define
 class Conversation:
-    """One client's connection. ``query`` is that of the URL; ``stream`` is what lies below the connection."""
+    """One client's connection. ``query`` is that of the URL; ``stream`` is what lies below the connection; ``identity`` says
+    whose limits count."""
 
     service: Service
     dialect: Dialect
     connection: WebSocketConnection
     stream: trio.abc.Stream
     query: Mapping[str, str]
+    identity: Identity = attrs.field(factory=Identity)
     session: Session | None = None
     attachment: Attachment | None = None
     meter: WireMeter | None = None
-    _asides: int = 0
     _updates: int = 0
+    _encoder: Encoder = attrs.field(init=False)
+    _reader: Reader = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self._encoder, self._reader = self.dialect.make_encoder(), self.dialect.make_reader()
 
     async def run(self) -> None:
         """Until the client or the session is gone. Raises only for faults of ours."""
@@ -111,11 +119,14 @@ class Conversation:
 
     async def _first_event(self) -> Mapping[str, Any]:
         while True:
-            frame = await self.connection.get_message()
+            message = await self.connection.get_message()
             try:
-                return fields.parse_event(frame)
+                event = self._reader(message)
             except Problem as problem:
                 await self._explain(problem)
+            else:
+                if event is not None:
+                    return event
 
     async def _open_or_explain(self, event: Mapping[str, Any]) -> None:
         try:
@@ -127,11 +138,18 @@ class Conversation:
     async def _open_session(self, changes: Mapping[str, Any]) -> None:
         config = self._opening_config(changes)
         supervisor = self.service.supervisor
+
+        async def start() -> Session:
+            return await supervisor.open(config, self.dialect.make_projection())
+
         try:
-            session = await supervisor.open(config, self.dialect.make_projection())
-        except SessionsFull as full:
-            text = f"This server holds {full.limit} sessions already; try again later."
-            raise self._refusal("resource_exhausted", text, TRY_AGAIN_LATER, retryable=True) from None
+            session = await self.service.admission.open(self.identity.key, start, self._tell_place)
+        except NotAdmitted as refused:
+            raise Refused(
+                self.dialect.refusal(refused.code, refused.message, None, refused.retry_after_ms),
+                TRY_AGAIN_LATER,
+                refused.code,
+            ) from None
         except Draining:
             raise self._refusal("shutdown", "The server is shutting down.", SERVICE_RESTART, retryable=True) from None
         except StoreError:
@@ -139,13 +157,19 @@ class Conversation:
             raise self._refusal("store_unavailable", text, TRY_AGAIN_LATER, retryable=True) from None
         self._attach(session, None)
 
+    async def _tell_place(self, waiting: Waiting) -> None:
+        event = self.dialect.queue_event(waiting)
+        if event is not None:
+            await self.connection.send_message(self._encoder.event(event))
+
     def _opening_config(self, changes: Mapping[str, Any]) -> SessionConfig:
         base = with_capabilities(
             self.service.settings.defaults_of(self.dialect.name), self.service.runtime.capabilities
         )
         model = self.query.get("model")
-        named = {"model": model, **changes} if model and "model" not in changes else changes
-        return self.dialect.open_config(named, base)
+        named = {"model": model} if model else {}
+        asked = self.dialect.opening(self.query, self.service.voices)
+        return self.dialect.open_config({**named, **self.identity.session, **asked, **changes}, base)
 
     async def _resume(self, event: Mapping[str, Any]) -> None:
         try:
@@ -172,6 +196,7 @@ class Conversation:
             raise self._refusal("runtime_resume_failed", text, TRY_AGAIN_LATER, retryable=True) from None
         if session.state.dialect != self.dialect.name:
             raise self._refusal("unsupported_session_resume", "The session speaks another dialect.", POLICY_VIOLATION)
+        self.service.admission.adopt(self.identity.key, session)
         self._attach(session, number)
 
     def _resume_refusal(self, session_id: str, refused: ResumeRefused) -> Refused:
@@ -192,6 +217,7 @@ class Conversation:
             self.stream,
             send_timeout_s=self.service.settings.send_timeout_s,
             farewell=self._farewell,
+            encoder=self._encoder,
             on_encoded=self.meter.encoded,
         )
         attachment = self.service.supervisor.attachment(socket, number)
@@ -236,16 +262,17 @@ class Conversation:
         await self._close(attachment.close_code or SERVICE_RESTART, attachment.close_reason or "resume")
 
     async def _read(self, session: Session, attachment: Attachment, first: Mapping[str, Any] | None) -> None:
-        event, confirmed = first, False
+        event = first
         while True:
             try:
                 if event is not None:
                     await self._carry_out(event)
-                frame = await self.connection.get_message()
-                if not confirmed:
-                    session.first_frame(attachment)
-                    confirmed = True
-                event = fields.parse_event(frame)
+                message = await self.connection.get_message()
+                session.first_frame(attachment)
+                event = None
+                if not self.service.admission.allows_event(self.identity.key):
+                    raise Problem("rate_limit_exceeded", "This key sends more events than it may; one was dropped.")
+                event = self._reader(message)
             except Problem as problem:
                 self._answer(problem)
                 event = None
@@ -306,11 +333,9 @@ class Conversation:
 
     async def _tell(self, event: Mapping[str, Any]) -> None:
         """Say something before there is a session."""
-        self._asides += 1
-        payload = {"event_id": f"event_unattached_{self._asides}", **event}
         with trio.move_on_after(self.service.settings.send_timeout_s):
             try:
-                await self.connection.send_message(msgspec.json.encode(payload).decode())
+                await self.connection.send_message(self._encoder.event(event))
             except ConnectionClosed:
                 return
 
@@ -327,7 +352,5 @@ class Conversation:
         retryable: bool | None = None,
         param: str | None = None,
     ) -> Refused:
-        body = error_body(self.dialect.rename(code), message, param, retryable=retryable)
-        if retryable:
-            body["retry_after_ms"] = RETRY_AFTER_MS
-        return Refused({"type": names.ERROR, "error": body}, close_code, code)
+        event = self.dialect.refusal(code, message, param, RETRY_AFTER_MS if retryable else None)
+        return Refused(event, close_code, code)

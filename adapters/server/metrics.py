@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 import attrs
 import trio
@@ -15,6 +14,7 @@ from prometheus_client.registry import Collector
 from adapters.wire.schema import names
 from core.actors.session import Session, Watch
 from core.actors.supervisor import Supervisor
+from core.ports.projection import Frame
 from core.ports.runtime import Runtime
 from core.ports.store import Store
 from core.session import events as e
@@ -121,11 +121,11 @@ class WireMeter:
         """A command came in that cuts an answer."""
         self.asked_to_cut_at = time.perf_counter()
 
-    def encoded(self, payload: Mapping[str, Any]) -> None:
-        """An event goes to the wire."""
-        kind = payload["type"]
-        if kind == names.AUDIO_DELTA and payload["response_id"] != self._speaking:
-            self._speaking = payload["response_id"]
+    def encoded(self, frame: Frame) -> None:
+        """A frame goes to the wire."""
+        kind = frame.payload["type"]
+        if frame.audio_field and frame.response_id != self._speaking:
+            self._speaking = frame.response_id
             ended_ns = self.metrics.take_speech_end(self.session_id)
             if ended_ns is not None:
                 self.metrics.first_audio_s.observe(max(0.0, (time.time_ns() - ended_ns) / 1e9))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import attrs
 
+from adapters.server.admission import Admission
 from adapters.server.metrics import Metrics
 from adapters.server.settings import ServerSettings
 from core.actors.supervisor import Supervisor
@@ -18,3 +19,12 @@ class Service:
     runtime: Runtime
     metrics: Metrics
     settings: ServerSettings
+    admission: Admission = attrs.field(
+        default=attrs.Factory(lambda self: Admission(self.supervisor, self.settings.limits), takes_self=True)
+    )
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """The model's voices, as far as they are known."""
+        capabilities = self.runtime.capabilities
+        return () if capabilities is None else capabilities.voices

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 import attrs
 
+from adapters.server.admission import Limits
 from adapters.wire.dialects import DIALECTS
 from core.session.config import SessionConfig
 
@@ -33,6 +34,8 @@ class ServerSettings:
     """For one message: a peer that takes nothing for so long is gone."""
     api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
     """With any, /v1/ needs one of them."""
+    limits: Limits = attrs.field(factory=Limits)
+    """Of the waiting line, and of each key."""
     origins: tuple[str, ...] = ()
     """Origins of other sites whose pages may connect."""
     tls: ssl.SSLContext | None = attrs.field(default=None, repr=False)

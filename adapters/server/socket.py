@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-import pybase64
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
-from adapters.wire.audio import OutputEncoder
+from adapters.wire.encoding import Encoder
 from core.ports.projection import Frame
 from core.ports.socket import SocketClosed
-from core.session.config import AudioFormat
 
 CLOSE_TIMEOUT_S = 5.0
 REASON_BYTES_MAX = 123
@@ -35,39 +31,30 @@ class WebSocket:
         *,
         send_timeout_s: float,
         farewell: Farewell,
-        on_encoded: Callable[[Mapping[str, Any]], None],
+        encoder: Encoder,
+        on_encoded: Callable[[Frame], None],
     ) -> None:
         self._connection = connection
         self._stream = stream
         self._send_timeout_s = send_timeout_s
         self._farewell = farewell
         self._on_encoded = on_encoded
-        self._encoder = OutputEncoder()
-        self._prefix = secrets.token_hex(6)
-        self._asides = 0
+        self._encoder = encoder
 
-    def encode(self, frame: Frame, body: bytes | None) -> str:
-        """JSON text; audio in the format that the payload names, base64."""
-        payload = dict(frame.payload)
-        if frame.audio_field:
-            wanted = AudioFormat(payload["format"], payload["sample_rate_hz"])
-            data = self._encoder.encode(frame.response_id, body or b"", frame.rate, wanted)
-            payload["format"], payload["sample_rate_hz"] = self._encoder.target.encoding, self._encoder.target.rate
-            payload[frame.audio_field] = pybase64.b64encode_as_string(data)
-        self._on_encoded(payload)
-        return msgspec.json.encode(payload).decode()
+    def encode(self, frame: Frame, body: bytes | None) -> bytes | str:
+        """The frame as its dialect writes it; empty when there is nothing to send yet."""
+        self._on_encoded(frame)
+        return self._encoder.frame(frame, body)
 
-    def encode_event(self, payload: object) -> str:
-        """JSON text; an unnumbered event gets an id of this attachment's own."""
+    def encode_event(self, payload: object) -> bytes | str:
+        """An unnumbered event."""
         assert isinstance(payload, Mapping)
-        event = dict(payload)
-        if "event_id" not in event:
-            self._asides += 1
-            event["event_id"] = f"event_{self._prefix}_{self._asides}"
-        return msgspec.json.encode(event).decode()
+        return self._encoder.event(payload)
 
     async def send(self, data: bytes | str) -> None:
         """Write one message. Raises SocketClosed, also when the peer takes nothing for too long."""
+        if not data:
+            return
         with trio.move_on_after(self._send_timeout_s) as scope:
             try:
                 await self._connection.send_message(data)

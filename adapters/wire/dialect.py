@@ -12,7 +12,9 @@ from typing import Any
 import attrs
 
 from adapters.wire import fields
-from adapters.wire.problems import Problem, problem_event
+from adapters.wire.encoding import Encoder, JsonEncoder
+from adapters.wire.problems import Problem, error_body, problem_event
+from adapters.wire.schema import names
 from adapters.wire.updates import Rules, merge
 from core.ports.projection import Projection
 from core.ports.store import Body
@@ -59,6 +61,33 @@ class Request:
 
 Handler = Callable[[Request], list[Step]]
 
+Reader = Callable[[str | bytes], Mapping[str, Any] | None]
+"""One message -> an event with a ``type``, None for what means nothing. Raises Problem. It may hold a codec's state, so each
+connection has its own."""
+
+
+@attrs.frozen
+class Waiting:
+    """A client's place among those that wait for a session. ``first``: it has just come to wait."""
+
+    ticket: str
+    position: int
+    queue_length: int
+    wait_s: float
+    first: bool
+
+
+def _json_reader() -> Reader:
+    return fields.parse_event
+
+
+def _say_nothing(waiting: Waiting) -> Mapping[str, Any] | None:
+    return None
+
+
+def _open_plainly(query: Mapping[str, str], voices: tuple[str, ...]) -> Mapping[str, Any]:
+    return {}
+
 
 @attrs.frozen
 class Dialect:
@@ -73,6 +102,16 @@ class Dialect:
     rename: Callable[[str], str]
     make_projection: Callable[[], Projection]
     resumable: bool
+    make_encoder: Callable[[], Encoder] = JsonEncoder
+    make_reader: Callable[[], Reader] = _json_reader
+    queue_event: Callable[[Waiting], Mapping[str, Any] | None] = _say_nothing
+    """What a client that waits is told."""
+    opening: Callable[[Mapping[str, str], tuple[str, ...]], Mapping[str, Any]] = _open_plainly
+    """(the URL's query, the model's voices) -> settings of the session that it opens. Raises Problem; the upgrade is refused
+    then."""
+    plain_error: Callable[[str, str], Mapping[str, Any]] | None = None
+    """(code, message) -> an error in a dialect without error objects."""
+    unknown_event: str = "No event of that type is known: '{}'."
 
     def translate(self, frame: str | bytes, state: SessionState, head: int) -> list[Step]:
         """The steps of one frame. Raises Problem, and then the frame changes nothing."""
@@ -84,7 +123,7 @@ class Dialect:
         name = payload["type"]
         handler = self.handlers.get(self.aliases.get(name, name))
         if handler is None:
-            raise Problem("unknown_event", f"No event of that type is known: {name[:64]!r}.", "type", event_id)
+            raise Problem("unknown_event", self.unknown_event.format(name[:64]), "type", event_id)
         try:
             return handler(Request(payload, event_id, state, head, self.rules))
         except Problem as problem:
@@ -97,4 +136,18 @@ class Dialect:
 
     def problem(self, problem: Problem) -> dict[str, Any]:
         """A problem as the ``error`` event of this dialect."""
+        if self.plain_error is not None:
+            return dict(self.plain_error(problem.code, problem.message))
         return problem_event(problem, self.rename)
+
+    def refusal(
+        self, code: str, message: str, param: str | None = None, retry_after_ms: int | None = None
+    ) -> dict[str, Any]:
+        """Why there is no session for this client. ``retry_after_ms``: it may come back then."""
+        if self.plain_error is not None:
+            return dict(self.plain_error(code, message))
+        retryable = None if retry_after_ms is None else True
+        body = error_body(self.rename(code), message, param, retryable=retryable)
+        if retry_after_ms is not None:
+            body["retry_after_ms"] = retry_after_ms
+        return {"type": names.ERROR, "error": body}

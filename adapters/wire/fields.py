@@ -27,14 +27,7 @@ def parse_event(frame: str | bytes) -> dict[str, Any]:
         raise Problem("bad_event", "Binary frames have no meaning here; send JSON text with base64 audio.")
     if len(frame) > FRAME_BYTES_MAX:
         raise Problem("event_too_large", f"An event may have {FRAME_BYTES_MAX} bytes; this one has {len(frame)}.")
-    try:
-        payload = msgspec.json.decode(frame)
-    except (msgspec.MsgspecError, UnicodeError) as error:
-        raise Problem("invalid_json", f"The frame is not JSON: {error}.") from None
-    except RecursionError:
-        raise Problem("invalid_json", f"The JSON is nested more than {DEPTH_MAX} deep.") from None
-    if not isinstance(payload, dict):
-        raise Problem("bad_event", f"An event is a JSON object, not {json_kind(payload)}.")
+    payload = parse_json(frame)
     event_id = payload.get("event_id")
     if event_id is not None and not (isinstance(event_id, str) and len(event_id) <= EVENT_ID_CHARS_MAX):
         raise Problem("bad_event", f"'event_id' is a string of at most {EVENT_ID_CHARS_MAX} characters.", "event_id")
@@ -42,6 +35,19 @@ def parse_event(frame: str | bytes) -> dict[str, Any]:
         raise Problem("bad_event", "An event names its 'type' with a string.", "type", event_id)
     if _deeper_than(payload, DEPTH_MAX):
         raise Problem("invalid_json", f"The JSON is nested more than {DEPTH_MAX} deep.", None, event_id)
+    return payload
+
+
+def parse_json(text: str | bytes) -> dict[str, Any]:
+    """JSON text -> an object. Raises Problem."""
+    try:
+        payload = msgspec.json.decode(text)
+    except (msgspec.MsgspecError, UnicodeError) as error:
+        raise Problem("invalid_json", f"The frame is not JSON: {error}.") from None
+    except RecursionError:
+        raise Problem("invalid_json", f"The JSON is nested more than {DEPTH_MAX} deep.") from None
+    if not isinstance(payload, dict):
+        raise Problem("bad_event", f"An event is a JSON object, not {json_kind(payload)}.")
     return payload
 
 

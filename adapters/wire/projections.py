@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from adapters.wire.duplex.projection import DuplexProjection
+from adapters.wire.minicpmo.projection import MiniCPMOProjection
+from adapters.wire.moshi.projection import MoshiProjection
 from adapters.wire.openai.projection import OpenAIProjection
 from core.ports.projection import Projection
 
 PROJECTIONS: dict[tuple[str, int], Callable[[], Projection]] = {
     (OpenAIProjection.dialect, OpenAIProjection.version): OpenAIProjection,
     (DuplexProjection.dialect, DuplexProjection.version): DuplexProjection,
+    (MiniCPMOProjection.dialect, MiniCPMOProjection.version): MiniCPMOProjection,
+    (MoshiProjection.dialect, MoshiProjection.version): MoshiProjection,
 }
 
 

@@ -169,9 +169,10 @@ class Session:
         await moved.wait()
 
     async def load_body(self, digest: str) -> bytes | None:
-        """Audio that is no longer in memory; None when it was erased."""
+        """Audio that is no longer in memory (of several digests joined by ``+``: all of it); None when it was erased."""
+        store, parts = self._ports.store, digest.split("+")
         try:
-            return await self._ports.store.body(self.session_id, digest)
+            return b"".join([await store.body(self.session_id, part) for part in parts])
         except KeyError:
             return None
 

@@ -117,6 +117,11 @@ class Supervisor:
         """The live sessions of this server, by id."""
         return self._sessions
 
+    @property
+    def has_room(self) -> bool:
+        """Whether one more session may be opened now; true of the instant only, while nobody awaits."""
+        return not self.draining and len(self._sessions) + self._opening < self.sessions_max
+
     def statistics(self) -> SupervisorStatistics:
         """Now."""
         attached = sum(session.attachment is not None for session in self._sessions.values())
@@ -241,7 +246,7 @@ class Supervisor:
     def _admit(self) -> None:
         if self.draining:
             raise Draining
-        if len(self._sessions) + self._opening >= self.sessions_max:
+        if not self.has_room:
             raise SessionsFull(self.sessions_max)
 
     # -- sessions without an owner -----------------------------------------------------------------------------

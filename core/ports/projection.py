@@ -21,8 +21,9 @@ TERMINAL = "terminal"
 
 @attrs.frozen
 class Frame:
-    """One wire event at its number. ``payload`` is the JSON object without its audio; audio is named by ``digest`` and
-    put in, converted to the negotiated format, at ``payload[audio_field]`` when the frame is sent."""
+    """One wire event at its number. ``payload`` is the JSON object without its audio; audio is named by ``digest`` (that of
+    several units, one after the other, by their digests joined by ``+``) and put in, converted to the negotiated format,
+    at ``payload[audio_field]`` when the frame is sent."""
 
     number: int
     position: int

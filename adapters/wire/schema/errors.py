@@ -6,7 +6,7 @@ INVALID_REQUEST = "invalid_request_error"
 SERVER_ERROR = "server_error"
 RATE_LIMIT = "rate_limit_error"
 
-RATE_LIMIT_CODES = frozenset({"resource_exhausted", "input_backpressure", "output_backpressure"})
+RATE_LIMIT_CODES = frozenset({"resource_exhausted", "rate_limit_exceeded", "input_backpressure", "output_backpressure"})
 SERVER_CODES = frozenset(
     {
         "internal_error",

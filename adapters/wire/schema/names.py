@@ -46,6 +46,8 @@ SESSION_RESYNC_REQUIRED = "session.resync_required"
 SESSION_CLOSED = "session.closed"
 SESSION_EXPIRED = "session.expired"
 SESSION_HEARTBEAT_ACK = "session.heartbeat_ack"
+SESSION_QUEUED = "session.queued"
+SESSION_QUEUE_UPDATE = "session.queue_update"
 TURN_EVENT = "turn.event"
 OVERLAP_DECISION = "overlap.decision"
 PLAYBACK_ACKNOWLEDGED = "playback.acknowledged"
@@ -87,6 +89,8 @@ UNNUMBERED = frozenset(
         SESSION_REPLACED,
         SESSION_RESYNC_REQUIRED,
         SESSION_HEARTBEAT_ACK,
+        SESSION_QUEUED,
+        SESSION_QUEUE_UPDATE,
     }
 )
 """Server events that never carry a number: they are about the attachment, not about the session."""

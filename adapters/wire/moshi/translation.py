@@ -1,0 +1,64 @@
+"""Moshi's messages as commands, and what a URL may ask for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from adapters.wire import fields
+from adapters.wire.clocked import DISCONNECT_GRACE_MS, fixed_rules
+from adapters.wire.dialect import Ask, Handler, Request, Step
+from adapters.wire.moshi.encoding import RATE
+from adapters.wire.moshi.projection import AUDIO, ERROR
+from adapters.wire.problems import Problem
+from core.ports.store import Body
+from core.session import commands as c
+from core.session.config import AudioFormat, SessionConfig
+from core.session.digest import body_digest
+
+RULES = fixed_rules(RATE, RATE)
+DEFAULTS = SessionConfig(
+    input_format=AudioFormat("pcm16", RATE),
+    output_format=AudioFormat("pcm16", RATE),
+    max_client_lead_ms=400,
+    disconnect_grace_ms=DISCONNECT_GRACE_MS,
+)
+"""The lead is short: these clients play all that they were sent, whatever is cut."""
+
+VOICE_SUFFIXES = (".pt", ".wav")
+PROMPT_CHARS_MAX = 16_384
+
+
+def audio(request: Request) -> list[Step]:
+    pcm: bytes = request.payload["pcm"]
+    body = Body(body_digest(pcm), pcm)
+    return [Ask(c.AppendAudio(body.digest, len(pcm), len(pcm) // 2), (body,))]
+
+
+HANDLERS: dict[str, Handler] = {AUDIO: audio}
+
+
+def opening(query: Mapping[str, str], voices: tuple[str, ...]) -> Mapping[str, Any]:
+    """``text_prompt`` and ``voice_prompt``; other parameters tune a model that is not this one. A voice is a name of the
+    model's list, with or without the suffix that PersonaPlex's files have, and nothing else."""
+    changes: dict[str, Any] = {}
+    prompt = query.get("text_prompt", "")
+    if prompt:
+        changes["instructions"] = fields.text(prompt, "text_prompt", chars_max=PROMPT_CHARS_MAX)
+    wanted = query.get("voice_prompt", "")
+    if wanted:
+        names = {name.lower(): name for name in voices}
+        bare = next((wanted.removesuffix(suffix) for suffix in VOICE_SUFFIXES if wanted.endswith(suffix)), wanted)
+        voice = names.get(wanted.lower()) or names.get(bare.lower())
+        if voice is None:
+            known = ", ".join(voices) or "none"
+            raise Problem(
+                "invalid_voice", f"'voice_prompt' is the name of a voice; there are: {known}.", "voice_prompt"
+            )
+        changes["voice"] = voice
+    return changes
+
+
+def plain_error(code: str, message: str) -> dict[str, Any]:
+    """A sentence, as the protocol's error has it."""
+    return {"type": ERROR, "text": message}

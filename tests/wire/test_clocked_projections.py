@@ -1,0 +1,105 @@
+"""The demo gets one result a chunk whatever is cut; Moshi gets as much sound as it gives, and none of what is dead."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.wire.minicpmo.projection import MiniCPMOProjection
+from adapters.wire.moshi.projection import MoshiProjection
+from core.session import commands as c
+from core.session import events as e
+from tests.wire.stories import Story
+
+_ACTIONS = st.one_of(
+    st.tuples(st.just("ask")),
+    st.tuples(st.just("append")),
+    st.tuples(st.just("answer"), st.sampled_from(["one ", "two three ", ""]), st.sampled_from([0, 80, 400, 3_000])),
+    st.tuples(st.just("done")),
+    st.tuples(st.just("deliver"), st.integers(1, 6)),
+    st.tuples(st.just("wait"), st.integers(0, 3_000)),
+    st.tuples(st.just("cut")),
+    st.tuples(st.just("lose")),
+    st.tuples(st.just("gain")),
+    st.tuples(st.just("pause")),
+    st.tuples(st.just("unpause")),
+)
+
+
+def _act(story: Story, action: tuple[Any, ...]) -> None:
+    match action:
+        case ("ask",):
+            story.speech_begins()
+            story.speech_ends("what is it", 700)
+        case ("answer", text, ms):
+            if story.state.active is not None:
+                story.answer(text, ms)
+        case ("done",):
+            if story.state.active is not None:
+                story.done()
+        case ("cut",):
+            story.do(c.CancelOutput("barge_in", quiet=True))
+        case ("lose",):
+            story.do(c.LoseRuntime("killed"))
+        case ("gain",):
+            story.do(c.GainRuntime())
+        case ("pause",):
+            story.do(c.Pause())
+        case ("unpause",):
+            story.do(c.Unpause())
+        case (verb, *arguments):
+            getattr(story, verb)(*arguments)
+
+
+@given(actions=st.lists(_ACTIONS, max_size=60))
+def test_each_chunk_has_exactly_one_result_in_order(actions: list[tuple[Any, ...]]) -> None:
+    story = Story(MiniCPMOProjection())
+    for action in actions:
+        _act(story, action)
+    story.deliver()
+    chunks = sum(isinstance(record.event, e.Append) for record in story.records)
+    results = [payload for payload in story.seen if payload["type"] == "result"]
+    assert [result["current_time"] for result in results] == list(range(chunks))
+    assert [frame.number for frame in story.frames] == list(range(1, story.projection.number + 1))
+
+
+@given(actions=st.lists(_ACTIONS, max_size=60))
+def test_what_a_demo_client_heard_is_what_the_ledger_says_was_sent(actions: list[tuple[Any, ...]]) -> None:
+    story = Story(MiniCPMOProjection())
+    for action in actions:
+        _act(story, action)
+    story.deliver()
+    for response in story.state.responses.values():
+        sent = story.outbox.sent.get(response.response_id)
+        if sent is not None:
+            assert sent.sent_ms <= response.produced_ms
+
+
+@given(actions=st.lists(_ACTIONS, max_size=60))
+def test_sound_flows_out_as_it_flows_in(actions: list[tuple[Any, ...]]) -> None:
+    story = Story(MoshiProjection())
+    for action in actions:
+        _act(story, action)
+    story.deliver()
+    dead = {frame.number for frame in story.frames if story.outbox.is_dead(frame)}
+    got_ms = sum(frame.audio_ms or frame.payload.get("ms", 0) for frame in story.frames if frame.number not in dead)
+    given_ms = story.state.input.now_ms
+    made_ms = sum(record.event.audio_ms for record in story.records if isinstance(record.event, e.Output))
+    assert given_ms <= got_ms + made_ms  # silence fills what no answer does, but for answers that were cut after it
+    assert got_ms <= given_ms + made_ms
+
+
+def test_an_answer_that_is_made_fast_delays_nothing_behind_it() -> None:
+    story = Story(MoshiProjection())
+    story.ask()
+    story.deliver()
+    before = sum(frame.payload.get("ms", 0) for frame in story.frames)
+    story.answer("one two ", 1_000)
+    story.done()
+    for _ in range(5):
+        story.append(200)
+    assert sum(frame.payload.get("ms", 0) for frame in story.frames) == before  # the answer itself fills this second
+    story.append(200)
+    assert story.frames[-1].payload == {"type": "silence", "ms": 200}
