@@ -10,7 +10,8 @@ from typing import TypeVar
 import click
 import trio
 
-from core.ports.store import Store, StoreError
+from core.ports.keeping import Keeper
+from core.ports.store import SessionUnknown, StoreError
 from store.opening import open_store
 
 DEFAULT_STORE = "sqlite:///duologue.sqlite3"
@@ -39,7 +40,7 @@ def run(function: Callable[..., Awaitable[T]], *args: object) -> T:
 
 
 @asynccontextmanager
-async def reading(url: str) -> AsyncIterator[Store]:
+async def reading(url: str) -> AsyncIterator[Keeper]:
     """The store at ``url``. A SQLite file must be there already: reading makes none."""
     path = url.removeprefix("sqlite:///")
     if path != url and not Path(path).exists():
@@ -49,5 +50,7 @@ async def reading(url: str) -> AsyncIterator[Store]:
     try:
         async with open_store(url) as store:
             yield store
+    except SessionUnknown:
+        raise
     except StoreError as fault:
         raise click.ClickException(f"the store at {url} cannot be read: {fault}") from fault

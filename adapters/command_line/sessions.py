@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 import attrs
 import click
 
+from adapters.command_line.keeping import erase_command, export_command, import_command, prune_command
 from adapters.command_line.reading import reading, run, store_option
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch
 from core.session.events import TAGS
@@ -15,7 +16,11 @@ from core.session.events import TAGS
 
 @click.group()
 def sessions() -> None:
-    """Look at recorded sessions: list them, or show the events of one."""
+    """Look at recorded sessions: list them, show the events of one; keep them as files, erase them, throw them away."""
+
+
+for command in (export_command, import_command, erase_command, prune_command):
+    sessions.add_command(command)
 
 
 @sessions.command("list")

@@ -63,6 +63,11 @@ class Replayer:
     _projection: Projection | None = None
     _chain: bytes = CHAIN_START
 
+    @property
+    def projection(self) -> Projection | None:
+        """The stream's fold so far; None before the first record."""
+        return self._projection
+
     def fold(self, batch: StoredBatch) -> None:
         """The next batch. After a mismatch the fold goes on, but nothing is compared any more."""
         replay = self.replay

@@ -4,8 +4,9 @@ runs in a thread; writers wait for it."""
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
-from sqlalchemy import Connection, Engine, delete, func, select
+from sqlalchemy import Connection, Engine, Select, Table, delete, func, select
 
 from core.ports.keeping import Usage
 from core.ports.store import Body, Owned, SessionUnknown, StoredBatch
@@ -50,21 +51,17 @@ def _delete(connection: Connection, session: str) -> None:
 
 def read_usage(connection: Connection) -> list[Usage]:
     """As Keeper.usage."""
-    of_events = dict(
-        connection.execute(select(events.c.session, func.sum(func.length(events.c.body))).group_by(events.c.session))
-        .tuples()
-        .all()
-    )
-    of_bodies = dict(
-        connection.execute(select(bodies.c.session, func.sum(bodies.c.size_bytes)).group_by(bodies.c.session))
-        .tuples()
-        .all()
-    )
+    of_events = _sums(connection, select(events.c.session, func.sum(func.length(events.c.body))), events)
+    of_bodies = _sums(connection, select(bodies.c.session, func.sum(bodies.c.size_bytes)), bodies)
     rows = select(sessions.c.session, sessions.c.updated_ns, sessions.c.closed)
     return [
-        Usage(session, updated_ns, closed, int(of_events.get(session, 0)), int(of_bodies.get(session, 0)))
+        Usage(session, updated_ns, closed, of_events.get(session, 0), of_bodies.get(session, 0))
         for session, updated_ns, closed in connection.execute(rows.order_by(sessions.c.updated_ns, sessions.c.session))
     ]
+
+
+def _sums(connection: Connection, sums: Select[Any], table: Table) -> dict[str, int]:
+    return {session: int(total) for session, total in connection.execute(sums.group_by(table.c.session))}
 
 
 def compact(engine: Engine) -> None:

@@ -1,0 +1,1 @@
+"""Sessions as files: exported, brought in again, and erased."""

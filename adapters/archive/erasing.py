@@ -1,0 +1,139 @@
+"""Erasure: a session without its bodies and texts, whose log still folds.
+
+The session is ended first if it still goes on: taking its term fences the server that has it, and a closed session is
+given to nobody. Then the log is rewritten in one transaction, with ``erased`` as its last event. The chained digests are
+computed anew, over what is left: a later replay is compared with those, and so still finds damage. Whether the log
+replayed exactly before is part of the answer, for it cannot be found out any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import attrs
+import trio
+
+from adapters.archive.masking import masked
+from adapters.archive.writing import Progress, silent
+from adapters.replay.replaying import STORE_WRITES, Replayer
+from adapters.wire.caused import encode_caused
+from adapters.wire.projections import make_projection
+from core.ports.keeping import Keeper
+from core.ports.projection import Frame
+from core.ports.store import Batch, Owned, StoredBatch, StoreError
+from core.session import commands as c
+from core.session import events as e
+from core.session.apply import apply
+from core.session.digest import CHAIN_START, chain_digest
+from core.session.effects import Effect
+from core.session.machine import stamp, step
+from core.session.react import effects_of
+from core.session.state import Phase, SessionState
+
+SERVER = "erasure"
+REASON = "erased"
+READ_RECORDS = 2_000
+
+
+@attrs.frozen
+class Erasure:
+    """``was_exact``: the log replayed as recorded before it was erased. ``already``: there was nothing left to erase."""
+
+    session: str
+    events: int
+    was_exact: bool
+    already: bool = False
+
+
+async def erase_session(store: Keeper, session: str, now_ns: Callable[[], int], progress: Progress = silent) -> Erasure:
+    """Erase. Raises SessionUnknown, SessionUnreadable, StoreError; after an error nothing was erased, and asking again
+    is safe."""
+    row = await store.session(session)
+    is_over = Owned(session, row.term, row.position)
+    owned = is_over if row.closed else await store.take_term(session, SERVER, now_ns())
+    batches, replayer = await _read(store, session, progress)
+    state = replayer.replay.state
+    already = any(isinstance(record.event, e.Erased) for record in replayer.replay.records)
+    if state.phase is not Phase.CLOSED:
+        closing = _closing_batch(replayer, batches[-1].chain, owned, now_ns())
+        await _append(store, closing)
+        batches.append(StoredBatch(closing.batch_id, closing.term, closing.records, closing.chain))
+        owned = attrs.evolve(owned, position=closing.records[-1].position)
+    erased = rewritten(batches, None if already else now_ns())
+    progress("rewriting", 0, 1)
+    await store.put_log(erased, replacing=owned)
+    await store.compact()
+    progress("rewriting", 1, 1)
+    count = sum(len(batch.records) for batch in erased)
+    return Erasure(session, count, replayer.replay.exact, already)
+
+
+async def _read(store: Keeper, session: str, progress: Progress) -> tuple[list[StoredBatch], Replayer]:
+    replayer, found = Replayer(make_projection, encode_caused), list[StoredBatch]()
+    position, total = 0, (await store.session(session)).position
+    while batches := await store.read(session, position, READ_RECORDS):
+        for batch in batches:
+            replayer.fold(batch)
+        found.extend(batches)
+        position = batches[-1].records[-1].position
+        progress("reading", position, max(position, total))
+    return found, replayer
+
+
+def _closing_batch(replayer: Replayer, chain: bytes, owned: Owned, now_ns: int) -> Batch:
+    state, projection = replayer.replay.state, replayer.projection
+    assert projection is not None
+    frames: list[Frame] = []
+
+    def project(record: e.Record, after: SessionState) -> None:
+        frames.extend(projection.fold(record, after))
+
+    expected = state.position
+    result = step(state, c.Close(REASON), now_ns, c.Cursor(projection.number, {}), project)
+    after = chain_digest(chain, encode_caused((result.effects, frames)))
+    batch_id = f"{owned.term}.{expected}"
+    return Batch(state.session_id, owned.term, batch_id, expected, result.records, after, urgent=True)
+
+
+async def _append(store: Keeper, batch: Batch) -> None:
+    answered = trio.Event()
+    answers: list[StoreError | None] = []
+
+    def done(error: StoreError | None) -> None:
+        answers.append(error)
+        answered.set()
+
+    store.append_nowait(batch, done)
+    await answered.wait()
+    if answers[0] is not None:
+        raise answers[0]
+
+
+def rewritten(batches: Sequence[StoredBatch], erased_ns: int | None) -> list[StoredBatch]:
+    """The log without words, its chain computed anew; ``erased`` is added at ``erased_ns`` (None: it is there). Raises
+    LogBroken for a log that does not fold."""
+    state, chain = SessionState(), CHAIN_START
+    projection = None
+    made: list[StoredBatch] = []
+    for batch in batches:
+        records = tuple(attrs.evolve(record, event=masked(record.event)) for record in batch.records)
+        effects: list[Effect] = []
+        frames: list[Frame] = []
+        for record in records:
+            apply(state, record)
+            projection = projection or make_projection(state.dialect, state.projection_version)
+            assert projection is not None
+            frames.extend(projection.fold(record, state))
+            effects.extend(effects_of(record, state))
+        if not isinstance(records[0].event, STORE_WRITES):
+            chain = chain_digest(chain, encode_caused((tuple(effects), frames)))
+        made.append(attrs.evolve(batch, records=records, chain=chain))
+    if erased_ns is not None:
+        last = made[-1]
+        record = stamp(state, e.Erased(), max(erased_ns, state.at_ns))
+        apply(state, record)
+        assert projection is not None
+        caused = (effects_of(record, state), projection.fold(record, state))
+        chain = chain_digest(chain, encode_caused((tuple(caused[0]), caused[1])))
+        made.append(StoredBatch(f"{last.term}.{record.position - 1}", last.term, (record,), chain))
+    return made

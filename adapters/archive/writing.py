@@ -1,0 +1,103 @@
+"""Export: a session as one file."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import zipfile
+from collections.abc import Callable, Iterator
+from importlib import metadata
+from pathlib import Path
+
+import attrs
+import msgspec
+
+from adapters.archive.layout import EVENTS, FOLDER, MANIFEST, BodyEntry, Manifest, named_bodies, to_file
+from core.ports.store import Store, StoredBatch
+from core.session.events import Event
+from store.codec import encode_record
+
+Progress = Callable[[str, int, int], None]
+"""(what, done, of how many)."""
+
+READ_RECORDS = 2_000
+EPOCH = (1980, 1, 1, 0, 0, 0)
+"""Every file's date: the same session makes the same archive."""
+
+
+def silent(what: str, done: int, total: int) -> None:
+    """Shows nothing."""
+
+
+async def export_session(store: Store, session: str, path: Path, progress: Progress = silent) -> Manifest:
+    """Write ``session`` to ``path``, which appears only when it is whole. Raises SessionUnknown, StoreError, OSError."""
+    row = await store.session(session)
+    part = path.with_name(path.name + ".part")
+    try:
+        with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
+            events, digest = await _write_events(store, session, row.position, archive, progress)
+            bodies = await _write_bodies(store, session, events, archive, progress)
+            manifest = Manifest(session, len(events), digest, tuple(bodies), f"duologue {metadata.version('duologue')}")
+            _write(archive, MANIFEST, json.dumps(attrs.asdict(manifest), indent=1).encode())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+    return manifest
+
+
+async def _write_events(
+    store: Store, session: str, count: int, archive: zipfile.ZipFile, progress: Progress
+) -> tuple[list[Event], str]:
+    events: list[Event] = []
+    digest = hashlib.sha256()
+    with archive.open(zipfile.ZipInfo(EVENTS, EPOCH), "w") as file:
+        while batches := await store.read(session, len(events), READ_RECORDS):
+            for batch in batches:
+                for line in lines_of(batch):
+                    file.write(line)
+                    digest.update(line)
+                events.extend(record.event for record in batch.records)
+            progress("events", len(events), max(count, len(events)))
+    return events, digest.hexdigest()
+
+
+def lines_of(batch: StoredBatch) -> Iterator[bytes]:
+    """A batch as lines of JSON."""
+    for record in batch.records:
+        row = encode_record(record)
+        line = {
+            "position": row.position,
+            "epoch": row.epoch,
+            "at_ns": row.at_ns,
+            "type": row.type,
+            "version": row.version,
+            "event": msgspec.Raw(row.body.encode()),
+        }
+        if record is batch.records[-1]:
+            line |= {"batch_id": batch.batch_id, "term": batch.term, "chain": batch.chain.hex()}
+        yield msgspec.json.encode(line) + b"\n"
+
+
+async def _write_bodies(
+    store: Store, session: str, events: list[Event], archive: zipfile.ZipFile, progress: Progress
+) -> list[BodyEntry]:
+    named = named_bodies(events)
+    written: list[BodyEntry] = []
+    for done, (digest, rate) in enumerate(named.items(), start=1):
+        try:
+            data = await store.body(session, digest)
+        except KeyError:  # it was erased
+            continue
+        ending, content = to_file(data, rate)
+        name = f"{FOLDER}/{digest}.{ending}"
+        _write(archive, name, content)
+        written.append(BodyEntry(digest, name, len(data)))
+        progress("bodies", done, len(named))
+    return written
+
+
+def _write(archive: zipfile.ZipFile, name: str, content: bytes) -> None:
+    info = zipfile.ZipInfo(name, EPOCH)
+    info.compress_type = zipfile.ZIP_DEFLATED
+    archive.writestr(info, content)

@@ -1,0 +1,306 @@
+"""Export, import, erase, prune: nothing is lost on the way, nothing is left that should be gone."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+import wave
+import zipfile
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from adapters.archive.bringing_in import import_session
+from adapters.archive.erasing import erase_session
+from adapters.archive.layout import EVENTS, MANIFEST
+from adapters.archive.masking import dots
+from adapters.archive.pruning import choose, prune_sessions
+from adapters.archive.reading_lines import ArchiveInvalid
+from adapters.archive.writing import export_session
+from adapters.command_line.main import main
+from adapters.replay.replaying import Replay, replay_session
+from adapters.wire.caused import encode_caused
+from adapters.wire.projections import make_projection
+from core.ports.keeping import Keeper, Usage
+from core.ports.store import Body, PositionConflict, SessionExists, SessionUnknown, StoredBatch, TermRefused
+from core.session import events as e
+from core.session.state import Phase
+from store.memory import open_memory_store
+from store.opening import open_store
+from tests.archive.recordings import SECRET, put, record
+from tests.store.backends import empty_database, in_real_time, names, new_session
+
+Recording = tuple[list[StoredBatch], list[Body]]
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return record()
+
+
+async def replayed(store: Keeper, session: str) -> Replay:
+    return await replay_session(store, session, make_projection, encode_caused)
+
+
+@pytest.mark.parametrize("backend", names())
+@in_real_time
+async def test_a_session_goes_to_another_machine_and_is_the_same_there(
+    backend: str, recording: Recording, tmp_path: Path
+) -> None:
+    path = tmp_path / "talk.zip"
+    async with open_memory_store() as here:
+        session = await put(here, recording)
+        manifest = await export_session(here, session, path)
+        before = await replayed(here, session)
+        row = await here.session(session)
+    url = "memory:" if backend == "memory" else empty_database(backend, tmp_path)
+    async with open_store(url) as there:
+        imported = await import_session(there, path)
+        after = await replayed(there, session)
+        assert before.exact
+        assert after.exact
+        assert imported.replay.exact
+        assert (after.state, after.records) == (before.state, before.records)
+        assert await there.session(session) == row
+        for body in recording[1]:
+            assert await there.body(session, body.digest) == body.data
+        assert list(await there.read(session, limit=10**6)) == recording[0]
+        with pytest.raises(SessionExists):
+            await import_session(there, path)
+        again = tmp_path / "again.zip"
+        assert await export_session(there, session, again) == manifest
+        assert again.read_bytes() == path.read_bytes(), "the same session makes the same archive"
+
+
+@in_real_time
+async def test_an_archive_is_read_by_people(recording: Recording, tmp_path: Path) -> None:
+    async with open_memory_store() as store:
+        session = await put(store, recording)
+        await export_session(store, session, tmp_path / "talk.zip")
+    with zipfile.ZipFile(tmp_path / "talk.zip") as archive:
+        manifest = json.loads(archive.read(MANIFEST))
+        lines = [json.loads(line) for line in archive.read(EVENTS).splitlines()]
+        assert (manifest["session"], manifest["events"]) == (session, len(lines))
+        assert lines[0]["type"] == "session_opened"
+        sounds = [name for name in archive.namelist() if name.endswith(".wav")]
+        assert len(sounds) == len(recording[1])
+        with wave.open(BytesIO(archive.read(sounds[0]))) as sound:
+            assert (sound.getframerate(), sound.getnchannels(), sound.getsampwidth()) == (24_000, 1, 2)
+
+
+@in_real_time
+async def test_a_damaged_archive_is_refused_and_nothing_of_it_is_kept(recording: Recording, tmp_path: Path) -> None:
+    good = tmp_path / "talk.zip"
+    async with open_memory_store() as store:
+        session = await put(store, recording)
+        await export_session(store, session, good)
+    with zipfile.ZipFile(good) as archive:
+        files = {name: archive.read(name) for name in archive.namelist()}
+    sound = next(name for name in files if name.endswith(".wav"))
+    newer = json.dumps({**json.loads(files[MANIFEST]), "version": 99}).encode()
+    changes: list[dict[str, bytes | None]] = [
+        {EVENTS: files[EVENTS].replace(b"session_opened", b"session_opener", 1)},
+        {EVENTS: files[EVENTS].rpartition(b"\n")[0].rpartition(b"\n")[0]},
+        {EVENTS: None},
+        {MANIFEST: None},
+        {MANIFEST: b"[]"},
+        {MANIFEST: newer},
+        {sound: files[sound][:-2] + b"zz"},
+        {sound: b"no sound"},
+        {sound: None},
+    ]
+    async with open_memory_store() as there:
+        for number, change in enumerate(changes):
+            bad = tmp_path / f"bad-{number}.zip"
+            with zipfile.ZipFile(bad, "w") as archive:
+                for name, content in {**files, **change}.items():
+                    if content is not None:
+                        archive.writestr(name, content)
+            with pytest.raises(ArchiveInvalid):
+                await import_session(there, bad)
+            with pytest.raises(SessionUnknown):
+                await there.session(session)
+        (tmp_path / "no.zip").write_bytes(b"no zip")
+        with pytest.raises(ArchiveInvalid):
+            await import_session(there, tmp_path / "no.zip")
+        await import_session(there, good)
+
+
+# --- erasure --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", names())
+@in_real_time
+async def test_what_was_said_is_gone_and_the_log_still_folds(
+    backend: str, recording: Recording, tmp_path: Path
+) -> None:
+    url = "memory:" if backend == "memory" else empty_database(backend, tmp_path)
+    async with open_store(url) as store:
+        session = await put(store, recording)
+        other = await new_session(store, "other")
+        await other.append(bodies=(b"another person's",))
+        before = await replayed(store, session)
+        erasure = await erase_session(store, session, lambda: before.state.at_ns + 1)
+        assert (erasure.was_exact, erasure.already) == (True, False)
+        after = await replayed(store, session)
+        assert after.exact, "the chain is computed anew"
+        assert isinstance(after.records[-1].event, e.Erased)
+        _same_but_for_words(before, after)
+        words = json.dumps([str(one.event) for one in after.records])
+        assert SECRET not in words
+        assert "swordfish" not in words
+        for body in recording[1]:
+            with pytest.raises(KeyError):
+                await store.body(session, body.digest)
+        assert await store.body("other", other.batch(bodies=(b"another person's",)).bodies[0].digest)
+        assert (await erase_session(store, session, lambda: 1)).already
+        assert (await replayed(store, session)).records == after.records
+
+
+def _same_but_for_words(before: Replay, after: Replay) -> None:
+    assert after.state.phase is Phase.CLOSED
+    assert len(after.records) == len(before.records) + 1
+    for was, now in zip(before.records, after.records, strict=False):
+        assert (was.position, was.epoch, was.at_ns, type(was.event)) == (
+            now.position,
+            now.epoch,
+            now.at_ns,
+            type(now.event),
+        )
+    for response_id, was in before.state.responses.items():
+        now = after.state.responses[response_id]
+        assert (was.produced_ms, was.played_ms, was.status, len(was.text)) == (
+            now.produced_ms,
+            now.played_ms,
+            now.status,
+            len(now.text),
+        )
+
+
+@in_real_time
+async def test_nothing_of_it_is_left_in_the_file(recording: Recording, tmp_path: Path) -> None:
+    path = tmp_path / "log.sqlite3"
+    async with open_store(f"sqlite:///{path}") as store:
+        session = await put(store, recording)
+        sound = max(recording[1], key=lambda body: len(body.data)).data[2_000:2_100]
+        await erase_session(store, session, lambda: 1)
+    files = [file.read_bytes() for file in tmp_path.iterdir()]
+    assert not any(b"swordfish" in content for content in files)
+    assert not any(sound in content for content in files)
+
+
+@in_real_time
+async def test_a_session_that_goes_on_is_ended_first(recording: Recording, tmp_path: Path) -> None:
+    batches, bodies = recording
+    is_open = [batch for batch in batches if not any(isinstance(r.event, e.SessionClosed) for r in batch.records)]
+    async with open_memory_store() as store:
+        session = await put(store, (is_open, bodies))
+        row = await store.session(session)
+        assert not row.closed
+        await erase_session(store, session, lambda: row.updated_ns + 5)
+        after = await replayed(store, session)
+        assert after.exact
+        assert [record.event for record in after.records][-2:] == [e.SessionClosed("erased"), e.Erased()]
+        assert (await store.session(session)).term == row.term + 1, "its server is fenced"
+
+
+def test_dots_are_as_many_as_letters() -> None:
+    assert dots("a bc\nd") == "• ••\n•"
+
+
+@pytest.mark.parametrize("backend", names())
+@in_real_time
+async def test_a_log_is_replaced_only_as_it_was_read(backend: str, recording: Recording, tmp_path: Path) -> None:
+    url = "memory:" if backend == "memory" else empty_database(backend, tmp_path)
+    async with open_store(url) as store:
+        session = await put(store, recording)
+        row = await store.session(session)
+        owned = await store.take_term(session, "server-b", row.updated_ns)
+        stale = type(owned)(session, owned.term - 1, owned.position)
+        with pytest.raises(TermRefused):
+            await store.put_log(recording[0], replacing=stale)
+        with pytest.raises(PositionConflict):
+            await store.put_log(recording[0], replacing=type(owned)(session, owned.term, owned.position - 1))
+        assert await store.body(session, recording[1][0].digest)
+        await store.delete(session)
+        with pytest.raises(SessionUnknown):
+            await store.put_log(recording[0], replacing=owned)
+        with pytest.raises(SessionUnknown):
+            await store.delete(session)
+
+
+# --- pruning --------------------------------------------------------------------------------------------------------
+
+
+def test_the_oldest_closed_sessions_go_first() -> None:
+    usage = [Usage("a", 1, True, 10, 90), Usage("b", 2, False, 0, 100), Usage("c", 3, True, 0, 100)]
+
+    def chosen(before_ns: int | None, keep: int | None) -> list[str]:
+        return [one.session for one in choose(usage, before_ns, keep)]
+
+    assert chosen(None, 300) == []
+    assert chosen(None, 299) == ["a"]
+    assert chosen(None, 0) == ["a", "c"], "open ones stay"
+    assert chosen(3, None) == ["a"]
+    assert chosen(4, None) == ["a", "c"]
+    assert chosen(2, 150) == ["a", "c"]
+
+
+@pytest.mark.parametrize("backend", names())
+@in_real_time
+async def test_pruned_sessions_are_gone(backend: str, recording: Recording, tmp_path: Path) -> None:
+    url = "memory:" if backend == "memory" else empty_database(backend, tmp_path)
+    async with open_store(url) as store:
+        session = await put(store, recording)
+        await new_session(store, "still open")
+        usage = {one.session: one for one in await store.usage()}
+        assert usage[session].bodies_bytes == sum(len(body.data) for body in recording[1])
+        assert usage[session].events_bytes > 1_000
+        done = await prune_sessions(store, None, 0, dry_run=True)
+        assert done.pruned == (session,)
+        assert await store.session(session)
+        done = await prune_sessions(store, None, 0)
+        assert (done.pruned, done.kept) == ((session,), 1)
+        with pytest.raises(SessionUnknown):
+            await store.read(session)
+        with pytest.raises(KeyError):
+            await store.body(session, recording[1][0].digest)
+
+
+# --- the commands ---------------------------------------------------------------------------------------------------
+
+
+def command(*words: str) -> str:
+    result = CliRunner().invoke(main, ["sessions", *words])
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_the_commands(recording: Recording, tmp_path: Path) -> None:
+    here, there = f"sqlite:///{tmp_path}/here.sqlite3", f"sqlite:///{tmp_path}/there.sqlite3"
+
+    async def fill() -> str:
+        async with open_store(here) as store:
+            return await put(store, recording)
+
+    session = trio.run(fill)
+    file = str(tmp_path / "talk.zip")
+    assert "bodies" in command("export", session, file, "--store", here)
+    assert "replays exactly" in command("import", file, "--store", there)
+    assert "without words" in command("erase", session, "--yes", "--store", there)
+    assert "1 sessions" in command("prune", "--keep-at-most", "0B", "--dry-run", "--store", here)
+    assert "0 sessions" in command("prune", "--older-than", "2000w", "--store", here)
+    assert "1 sessions" in command("prune", "--older-than", "0s", "--store", here)
+    assert "No sessions" in command("list", "--store", here)
+    for words in (["export", "ghost"], ["erase", "ghost", "--yes"], ["prune"], ["prune", "--older-than", "soon"]):
+        result = CliRunner().invoke(main, ["sessions", *words, "--store", there])
+        assert result.exit_code != 0
+        assert "Traceback" not in result.output
+    result = CliRunner().invoke(main, ["sessions", "import", file, "--store", there])
+    assert "is in the store already" in result.output
+    connection = sqlite3.connect(tmp_path / "there.sqlite3")
+    assert connection.execute("SELECT count(*) FROM bodies").fetchone() == (0,)
+    connection.close()

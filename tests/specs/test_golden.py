@@ -1,0 +1,77 @@
+"""Golden logs: conversations as servers of the past wrote them. Every run reads and folds all of them, and what they caused
+(effects and wire events) must be what was recorded. One that was tampered with must be found out.
+
+Never edit a golden log once a release has written such logs: when this test fails after a change, somebody's sessions
+cannot be resumed or replayed any more. Give the event a new schema version with an upcaster (store.codec), or the
+projection a new version, and record a new log beside the old one: ``python -m tests.specs.record_golden``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from adapters.archive.reading_lines import read_lines
+from adapters.replay.replaying import Replay, Replayer
+from adapters.wire.caused import encode_caused
+from adapters.wire.projections import make_projection
+from core.session.apply import fold
+from core.session.state import Phase
+
+GOLDEN = Path(__file__).parents[2] / "specs" / "golden"
+LOGS = sorted(GOLDEN.glob("v*_*.jsonl"))
+
+
+def replay(content: bytes) -> Replay:
+    replayer = Replayer(make_projection, encode_caused)
+    for batch in read_lines(content):
+        replayer.fold(batch)
+    return replayer.replay
+
+
+@pytest.mark.parametrize("log", LOGS, ids=lambda path: path.stem)
+def test_logs_of_the_past_replay_exactly(log: Path) -> None:
+    found = replay(log.read_bytes())
+    assert found.mismatch is None, found.mismatch
+    assert found.state == fold(found.records)
+    assert found.state.phase is Phase.CLOSED
+    facts = json.loads((GOLDEN / "facts.json").read_text())[log.stem]
+    assert facts == facts_of(found)
+
+
+def facts_of(found: Replay) -> dict[str, object]:
+    """What must come out of a golden log for ever: counts, and what every answer came to."""
+    answers = [
+        [one.status, one.produced_ms, one.played_ms, hashlib.sha256(one.text.encode()).hexdigest()[:16]]
+        for one in found.state.responses.values()
+    ]
+    return {
+        "events": len(found.records),
+        "batches": found.batches,
+        "wire_events": len(found.frames),
+        "last_number": found.frames[-1].number,
+        "epoch": found.state.epoch,
+        "term": found.state.term,
+        "answers": answers,
+    }
+
+
+def test_there_is_a_golden_log_of_every_version() -> None:
+    assert LOGS
+    assert {log.stem for log in LOGS} == set(json.loads((GOLDEN / "facts.json").read_text()))
+
+
+def test_a_log_that_was_tampered_with_is_found_out() -> None:
+    content = LOGS[0].read_bytes()
+    assert content.count(b'"kind":"speak"') > 1
+    lines = content.splitlines(keepends=True)
+    place = next(number for number, line in enumerate(lines) if b'"kind":"speak"' in line)
+    raw = json.loads(lines[place])
+    raw["event"]["text"] += " and a word that was never said"
+    lines[place] = json.dumps(raw).encode() + b"\n"
+    found = replay(b"".join(lines))
+    assert found.mismatch is not None
+    assert found.mismatch.position <= raw["position"]
