@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator, Sequence
 from hashlib import blake2b
 from typing import Any
 
+import attrs
 import numpy as np
 import torch
 from vllm import SamplingParams
@@ -81,6 +82,10 @@ class VllmRequests:
     def limits(self) -> EngineLimits:
         """See RequestEngine."""
         return self._limits
+
+    def narrow(self, requests_max: int, kv_tokens: int) -> None:
+        """Leave the lanes less than there is, before the first is opened: the rest is for others of this engine's users."""
+        self._limits = attrs.evolve(self._limits, requests_max=requests_max, kv_tokens=kv_tokens)
 
     def request(self, name: str) -> VllmRequest:
         """See RequestEngine."""
