@@ -13,9 +13,9 @@ import pybase64
 from numpy.typing import NDArray
 
 from adapters.wire.problems import Problem
-from adapters.wire.resampler import Resampler
 from adapters.wire.schema.audio import G711_ALAW, G711_ULAW, PCM16, PCM_F32LE, SAMPLE_BYTES
 from core.session.config import AudioFormat
+from gpu_runtime.resampler import Resampler
 
 
 def decode_audio(value: str, audio: AudioFormat, param: str) -> tuple[bytes, int]:

@@ -1,4 +1,4 @@
-"""Audio at the wire's edge: strict checks, bit-exact pass-through, a resampler that does not care how it is fed."""
+"""Audio at the wire's edge: strict checks, bit-exact pass-through, conversion that begins anew with each response."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from adapters.wire.audio import OutputEncoder, decode_audio, loudness
 from adapters.wire.problems import Problem
-from adapters.wire.resampler import Resampler
 from core.session.config import AudioFormat
 
 
@@ -52,34 +51,6 @@ def test_good_audio_is_kept_as_it_came(data: bytes, form: tuple[str, int]) -> No
 def test_without_conversion_not_a_bit_changes(bodies: list[bytes]) -> None:
     encoder = OutputEncoder()
     assert [encoder.encode("r", body, 24_000, AudioFormat()) for body in bodies] == bodies
-
-
-@pytest.mark.parametrize(
-    ("rate_in", "rate_out"), [(24_000, 16_000), (24_000, 8_000), (24_000, 48_000), (22_050, 24_000)]
-)
-def test_resampling_is_clean_and_holds_little_back(rate_in: int, rate_out: int) -> None:
-    made = Resampler(rate_in, rate_out).push(tone(rate_in))
-    assert (rate_out - len(made)) / rate_out < 0.0022
-    wanted = tone(rate_out)[: len(made)]
-    noise = (made - wanted)[200:]
-    assert 10 * np.log10((wanted**2).mean() / (noise**2).mean()) > 85
-
-
-def test_what_the_lower_rate_cannot_hold_is_gone() -> None:
-    made = Resampler(24_000, 8_000).push(tone(24_000, 7_000.0))
-    assert 20 * np.log10(np.sqrt((made[100:] ** 2).mean()) / 7_071) < -80
-
-
-@given(
-    st.lists(st.integers(0, 500), max_size=20), st.sampled_from([(24_000, 16_000), (24_000, 44_100), (24_000, 22_051)])
-)
-def test_it_does_not_matter_how_the_stream_is_cut_into_chunks(sizes: list[int], rates: tuple[int, int]) -> None:
-    samples = np.random.default_rng(1).normal(0, 1_000, sum(sizes)).astype(np.float32)
-    one, many = Resampler(*rates), Resampler(*rates)
-    whole = one.push(samples)
-    ends = np.cumsum(sizes)
-    parts = [many.push(samples[end - size : end]) for size, end in zip(sizes, ends, strict=True)]
-    np.testing.assert_allclose(np.concatenate([whole[:0], *parts]), whole, rtol=0, atol=1e-2)
 
 
 def test_each_response_begins_with_a_filter_of_its_own() -> None:

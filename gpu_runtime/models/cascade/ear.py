@@ -44,7 +44,6 @@ from gpu_runtime.models.cascade.parts import (
     Samples,
 )
 from gpu_runtime.models.cascade.reading import SegmentReading, Stretch
-from gpu_runtime.models.cascade.resample import Resampler
 from gpu_runtime.models.cascade.segments import (
     FRAME_MS,
     Began,
@@ -63,6 +62,7 @@ from gpu_runtime.models.cascade.tape import Tape
 from gpu_runtime.models.cascade.transcripts import Transcripts
 from gpu_runtime.pcm import decode
 from gpu_runtime.plugin import Emit
+from gpu_runtime.resampler import Resampler
 
 logger = logging.getLogger(__name__)
 

@@ -1,59 +1,17 @@
-"""The resampler, the two clocks and the tape."""
+"""The two clocks, the tape and the mel bands."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from gpu_runtime.models.cascade.clock import InputClock
 from gpu_runtime.models.cascade.mel import BANDS, LogMel, mel_filters
-from gpu_runtime.models.cascade.resample import Resampler
 from gpu_runtime.models.cascade.tape import Tape
-
-RATES = (8_000, 11_025, 16_000, 22_050, 24_000, 44_100, 48_000, 192_000)
 
 
 def tone(rate: int, hz: float, seconds: float) -> np.ndarray:
     return np.sin(2 * np.pi * hz * np.arange(int(rate * seconds)) / rate).astype(np.float32)
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_a_tone_keeps_its_pitch_level_and_place(rate: int) -> None:
-    heard = Resampler(rate, 16_000).push(tone(rate, 440, 0.5))
-    wanted = tone(16_000, 440, 0.5)[: len(heard)]
-    assert len(heard) >= 8_000 - 20
-    assert np.abs(heard - wanted)[100:-100].max() < 0.01
-
-
-@pytest.mark.parametrize("rate", [24_000, 44_100, 48_000])
-def test_what_is_above_the_band_is_gone(rate: int) -> None:
-    heard = Resampler(rate, 16_000).push(tone(rate, 10_500, 0.5))
-    assert np.abs(heard[200:-200]).max() < 0.02
-
-
-@given(st.sampled_from(RATES), st.lists(st.integers(0, 900), min_size=1, max_size=12))
-def test_the_output_does_not_depend_on_the_chunks(rate: int, sizes: list[int]) -> None:
-    audio = np.random.default_rng(1).standard_normal(sum(sizes)).astype(np.float32)
-    whole = Resampler(rate, 16_000).push(audio)
-    chunked = Resampler(rate, 16_000)
-    parts, at = [], 0
-    for size in sizes:
-        parts.append(chunked.push(audio[at : at + size]))
-        at += size
-    together = np.concatenate(parts)
-    assert np.array_equal(together, whole)
-
-
-@pytest.mark.parametrize("rate", RATES)
-def test_the_delay_is_at_most_a_millisecond(rate: int) -> None:
-    resampler = Resampler(rate, 16_000)
-    given_, got = 0, 0
-    for _ in range(50):
-        got += len(resampler.push(np.zeros(rate // 50, np.float32)))
-        given_ += rate // 50
-        assert given_ / rate - got / 16_000 <= 0.00125
 
 
 def test_the_clock_follows_the_client() -> None:

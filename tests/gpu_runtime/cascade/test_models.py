@@ -28,9 +28,9 @@ from core.session.config import AudioFormat, TurnDetection
 from gpu_runtime.models.cascade.model import Cascade, Parts, load_parts
 from gpu_runtime.models.cascade.parts import Cancel
 from gpu_runtime.models.cascade.probe import Probe, Question
-from gpu_runtime.models.cascade.resample import Resampler
 from gpu_runtime.models.cascade.settings import Settings
 from gpu_runtime.plugin import Emit
+from gpu_runtime.resampler import Resampler
 from tests.gpu_runtime.cascade.fakes import Sink
 
 pytestmark = pytest.mark.models

@@ -1,9 +1,11 @@
-"""Rate conversion for audio that goes out chunk by chunk, with a short and constant delay.
+"""Rate conversion of a stream, with a short and constant delay: for ears, and for audio that goes out on the wire.
 
-soxr's streams are the better filter but work in blocks: 24 to 8 kHz holds back between 16 and 72 ms, which is added to
-the time until an answer is heard and is lost at its end, since one unit of the model is one event and no event follows for
-a tail. This is a plain windowed-sinc polyphase filter: it holds back 16 zero crossings, 0.7 ms from 24 to 16 kHz and
-2 ms to 8 kHz, whatever the chunks are, and gives the same samples however the input is cut into chunks.
+soxr's streams are the better filter but work in blocks: they hold back 20 ms at 24 kHz and up to 72 ms to 8 kHz. In the
+detector's path every turn would wait for that; behind an answer it would be lost, since one unit of the model is one event
+and no event follows for a tail. This is a plain windowed-sinc polyphase filter: it holds back 17 samples of the lower rate
+(1.1 ms from 24 to 16 kHz, 2.2 ms from 24 to 8), whatever the chunks are.
+
+Invariant: the same samples come out, to the bit, however the input is cut into chunks.
 """
 
 from __future__ import annotations
@@ -26,11 +28,11 @@ PASS_BAND = 0.94
 PHASES_MAX = 4_096
 """Rates without a common divisor would need one set of taps for each of their phases; nearer than this is inaudible."""
 
-PHASES_IN_TURN_MAX = 16
-"""Up to so many phases (8, 16, 32, 48 kHz from 24) are filtered one after the other, which is ten times as fast."""
+BLOCK_SAMPLES = 16_384
+"""Each output sample needs a copy of its inputs: so many at a time, however long the chunk is."""
 
 
-@lru_cache(maxsize=32)
+@lru_cache(maxsize=8)
 def _taps(up: int, down: int) -> tuple[int, Samples]:
     """(half the filter's length in input samples, taps as [phase, 2 * half]); each phase sums to 1."""
     cutoff = min(1.0, up / down) * PASS_BAND
@@ -44,7 +46,8 @@ def _taps(up: int, down: int) -> tuple[int, Samples]:
 
 
 class Resampler:
-    """One stream from ``rate_in`` to ``rate_out`` Hz, mono."""
+    """One stream from ``rate_in`` to ``rate_out`` Hz, mono float32 of any scale. Output sample n lies at the input's time
+    n / ``rate_out``. Between equal rates the samples pass as they are."""
 
     def __init__(self, rate_in: int, rate_out: int) -> None:
         common = gcd(rate_in, rate_out)
@@ -57,31 +60,26 @@ class Resampler:
 
     def push(self, samples: Samples) -> Samples:
         """[n] float32 in -> what can be given out now, [about n * rate_out / rate_in] float32."""
+        if self._up == self._down:
+            return samples
         held = np.concatenate((self._held, samples))
         ready = self._held_from + len(held) - self._half
         """Output at places below this has all the input that it needs."""
         upto = max(self._made, -(-max(ready, 0) * self._up // self._down))
-        made = self._filter(held, upto)
+        made = np.zeros(upto - self._made, np.float32)
+        if len(made):
+            self._filter(np.lib.stride_tricks.sliding_window_view(held, 2 * self._half), made)
         self._made = upto
         keep_from = max(0, upto * self._down // self._up - self._half + 1 - self._held_from)
         self._held, self._held_from = held[keep_from:], self._held_from + keep_from
         return made
 
-    def _filter(self, held: Samples, upto: int) -> Samples:
-        """Output samples from ``_made`` to ``upto``."""
-        made = np.zeros(upto - self._made, np.float32)
-        if not len(made):
-            return made
-        windows = np.lib.stride_tricks.sliding_window_view(held, 2 * self._half)
-        if self._up > PHASES_IN_TURN_MAX:
-            ticks = np.arange(self._made, upto, dtype=np.int64) * self._down
-            first = ticks // self._up - self._half + 1 - self._held_from
+    def _filter(self, windows: Samples, made: Samples) -> None:
+        """[places, 2 * half] in -> all of ``made``."""
+        for start in range(0, len(made), BLOCK_SAMPLES):
+            stop = min(start + BLOCK_SAMPLES, len(made))
+            ticks = np.arange(self._made + start, self._made + stop, dtype=np.int64) * self._down
+            rows = windows[ticks // self._up - self._half + 1 - self._held_from]
             taps = self._phase_taps[ticks % self._up * len(self._phase_taps) // self._up]
-            return np.einsum("ij,ij->i", windows[first], taps, out=made)
-        for turn in range(min(self._up, len(made))):
-            # Outputs of one phase lie ``down`` input samples apart: one product of strided windows with its taps.
-            place, phase = divmod((self._made + turn) * self._down, self._up)
-            first_window = place - self._half + 1 - self._held_from
-            count = len(range(turn, len(made), self._up))
-            made[turn :: self._up] = windows[first_window :: self._down][:count] @ self._phase_taps[phase]
-        return made
+            # One dot product a row: matmul and einsum add in an order that depends on the chunk's size and place.
+            np.vecdot(rows, taps, out=made[start:stop])
