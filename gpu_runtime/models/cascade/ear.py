@@ -195,7 +195,8 @@ class Ear:
         if not len(audio):
             self._heard(message.item_id, "")
             return
-        self._submit(lambda: self._heard(message.item_id, self._read(audio, len(audio) * 1000 // HEARING_RATE)))
+        voiced_ms = len(audio) * 1000 // HEARING_RATE
+        self._submit(lambda: self._heard(message.item_id, self._read(audio, voiced_ms, Cancel())))
 
     def close(self) -> None:
         """Forget everything."""
@@ -301,7 +302,7 @@ class Ear:
         audio = self._tape.cut(stretch.start, stretch.stop)
 
         def read() -> None:
-            text = self._read(audio, stretch.voiced_ms)
+            text = self._read(audio, stretch.voiced_ms, stretch.cancel)
             with self._lock:
                 stretch.text, stretch.read_ns = text, time.time_ns()
                 self._stretch_read(reading, stretch)
@@ -342,13 +343,13 @@ class Ear:
         )
         self._parts.wake()
 
-    def _read(self, audio: Samples, voiced_ms: int) -> str:
+    def _read(self, audio: Samples, voiced_ms: int, cancel: Cancel) -> str:
         """Read audio of any length; what cannot be read is "". On the recogniser's thread."""
         longest = int(self._parts.recogniser.longest_s * HEARING_RATE)
         texts = []
         for start in range(0, len(audio), longest):
             try:
-                reading = self._parts.recogniser.read(audio[start : start + longest])
+                reading = self._parts.recogniser.read(audio[start : start + longest], cancel)
             except PartFailed as failure:
                 logger.warning("session %s: a stretch of speech was not read: %s", self.session, failure.code)
                 continue

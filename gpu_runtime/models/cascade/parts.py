@@ -111,8 +111,8 @@ class Recogniser(Protocol):
     longest_s: float
     """How much audio one call can take."""
 
-    def read(self, audio: Samples) -> Reading:
-        """The text of ``audio`` (16 kHz, at most ``longest_s``). Raises PartFailed."""
+    def read(self, audio: Samples, cancel: Cancel) -> Reading:
+        """The text of ``audio`` (16 kHz, at most ``longest_s``). Raises PartFailed, and Cancelled where it can stop."""
 
 
 @attrs.frozen

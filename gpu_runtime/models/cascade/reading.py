@@ -13,7 +13,10 @@ from gpu_runtime.models.cascade.parts import FRAME_SAMPLES, HEARING_RATE, Cancel
 from gpu_runtime.models.cascade.segments import Frame
 
 KEEP_STRETCH_SAMPLES = 12 * HEARING_RATE
-"""A stretch of this length is not read again when speech goes on behind its pause."""
+"""A stretch of this length is not read again when speech goes on behind its pause ..."""
+
+KEEP_PAUSE_MS = 96
+"""... and the pause was no shorter than this: a shorter one may lie inside a word."""
 
 LOOK_BACK_FRAMES = 90
 """A speech without a pause is parted at the quietest of its last frames, of so many."""
@@ -47,10 +50,16 @@ class SegmentReading:
     """(stop, probability) of the newest frames, for parting a speech without pauses."""
     voiced_ms: int = 0
     """Of what has not been kept yet."""
+    quiet_ms: int = 0
+    """Of the silence that lasts, or of the last one while there is none."""
+    was_loud: bool = True
 
     def hear(self, frame: Frame, loud: bool, frame_ms: int) -> None:
         """Note one frame."""
         self.voiced_ms += frame_ms if loud else 0
+        if not loud:
+            self.quiet_ms = frame_ms if self.was_loud else self.quiet_ms + frame_ms
+        self.was_loud = loud
         self.loud.append((frame.stop, frame.probability))
         del self.loud[:-LOOK_BACK_FRAMES]
 
@@ -64,7 +73,7 @@ class SegmentReading:
         trial, self.trial = self.trial, None
         if trial is None:
             return False
-        if trial.stop - trial.start < KEEP_STRETCH_SAMPLES:
+        if trial.stop - trial.start < KEEP_STRETCH_SAMPLES or self.quiet_ms < KEEP_PAUSE_MS:
             trial.cancel.cancel()
             return False
         self._keep(trial)

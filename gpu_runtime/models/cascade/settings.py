@@ -37,7 +37,7 @@ class Settings:
     voice_threads: int = 2
     min_speech_ms: int = 96
     """Shorter bursts are not speech."""
-    speculate_ms: int = 96
+    speculate_ms: int = 32
     """Silence after which the turn is transcribed and answered on trial, before the hang-over has passed."""
     anticipate: bool = True
     """Start the answer on trial too, and hold it until it is asked for."""

@@ -52,7 +52,7 @@ class MeasuringRecogniser:
         self.gate.set()
         self.fails = False
 
-    def read(self, audio: Samples) -> Reading:
+    def read(self, audio: Samples, cancel: Cancel) -> Reading:
         assert self.gate.wait(WAIT_S)
         self.calls.append(len(audio) / HEARING_RATE)
         if self.fails:

@@ -104,8 +104,8 @@ def test_the_lead_in_is_read_too() -> None:
         studio.say(320)
         studio.hush(400)
         studio.heard.wait_for(SpeechEnded)
-    # lead-in, speech, and the 96 ms of silence that made the trial
-    assert abs(studio.recogniser.calls[0] * 1000 - (160 + 320 + 96)) <= FRAME_MS
+    # lead-in, speech, and the 32 ms of silence that made the trial
+    assert abs(studio.recogniser.calls[0] * 1000 - (160 + 320 + 32)) <= FRAME_MS
 
 
 def test_speech_ended_waits_for_its_text_and_the_next_turn_waits_for_it() -> None:
