@@ -1,7 +1,8 @@
 """One WebSocket from its first frame to its last: the handshake of its dialect, then frames in, commands out.
 
-Writing is the actor's: its sender takes what the stream has. This module reads, translates and posts, and never waits
-for a session but once: after a change of the configuration, since the frames that follow are read in its light.
+Writing is the actor's: its sender takes what the stream has. This module reads, translates and posts, and waits for a
+session in two cases: after a change of the configuration, since the frames that follow are read in its light; and while
+the client has not taken the answers to what it sent.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from adapters.wire.schema import names
 from adapters.wire.settings import with_capabilities
 from core.actors.attachment import Attachment
 from core.actors.mailbox import MailboxFull
+from core.actors.outbox import ASIDES_MAX
 from core.actors.session import Session, SessionGone
 from core.actors.supervisor import Draining, ResumeRefused, SessionsFull
 from core.ports.store import StoreError
@@ -39,6 +41,8 @@ POLICY_VIOLATION = 1008
 
 RETRY_AFTER_MS = 2_000
 DECIDE_TIMEOUT_S = 5.0
+ANSWERS_WAITING_MAX = ASIDES_MAX // 2
+ANSWERS_LOOK_S = 0.01
 
 _OFF = frozenset({"0", "false", "no", "off"})
 _ON = frozenset({"1", "true", "yes", "on"})
@@ -94,7 +98,7 @@ class Conversation:
     async def _open(self) -> Mapping[str, Any] | None:
         """Get a session; the first event, where it is still to be carried out."""
         if not self.dialect.resumable or self._starts_by_itself():
-            await self._open_session({})
+            await self._open_or_explain({})
             return None
         try:
             with trio.fail_after(self.service.settings.first_frame_s):
@@ -109,7 +113,7 @@ class Conversation:
         if kind == names.SESSION_UPDATE:
             await self._open_or_explain(event)
             return None
-        await self._open_session({})
+        await self._open_or_explain({})
         return event
 
     def _starts_by_itself(self) -> bool:
@@ -130,7 +134,7 @@ class Conversation:
 
     async def _open_or_explain(self, event: Mapping[str, Any]) -> None:
         try:
-            await self._open_session(session_body(event))
+            await self._open_session(session_body(event) if event else {})
         except Problem as problem:
             problem.event_id = event.get("event_id")
             raise Refused(self.dialect.problem(problem), POLICY_VIOLATION, problem.code) from None
@@ -267,6 +271,7 @@ class Conversation:
             try:
                 if event is not None:
                     await self._carry_out(event)
+                await self._until_answers_are_taken(session, attachment)
                 message = await self.connection.get_message()
                 session.first_frame(attachment)
                 event = None
@@ -278,6 +283,12 @@ class Conversation:
                 event = None
             except (ConnectionClosed, SessionGone):
                 return
+
+    async def _until_answers_are_taken(self, session: Session, attachment: Attachment) -> None:
+        """Read no further from a client that has many answers to take: its own transport then pushes it back. One that
+        takes none is dropped by the sender's timeout."""
+        while len(session.outbox.asides) > ANSWERS_WAITING_MAX and not attachment.closed.is_set():
+            await trio.sleep(ANSWERS_LOOK_S)
 
     async def _carry_out(self, event: Mapping[str, Any]) -> None:
         session = self.session

@@ -204,7 +204,10 @@ class HttpConnection:
 
 
 def _request(head: h11.Request) -> Request:
-    target = urlsplit(head.target.decode("ascii", "replace"))
+    try:
+        target = urlsplit(head.target.decode("ascii", "replace"))
+    except ValueError:
+        raise BadRequest(400, "the request's target is no URL") from None
     headers: dict[str, str] = {}
     for name, value in head.headers:
         key, text = name.decode("ascii"), value.decode("latin-1")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +18,7 @@ DEPTH_MAX = 32
 EVENT_ID_CHARS_MAX = 512
 ID_CHARS_MAX = 256
 TEXT_CHARS_MAX = 1_000_000
+WHOLE_SHOWN_MAX = 10**18
 
 
 def parse_event(frame: str | bytes) -> dict[str, Any]:
@@ -100,8 +100,9 @@ def number(value: object, param: str, low: float, high: float) -> float:
     """A finite number within [low, high]."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise wrong(param, "a number", value)
-    if not math.isfinite(value) or not low <= value <= high:
-        raise Problem("invalid_value", f"'{param}' lies between {low:g} and {high:g}, not {value:g}.", param)
+    if not low <= value <= high:  # before any conversion: a JSON integer may be too large for a float; NaN is nowhere
+        shown = f"{value:g}" if isinstance(value, float) or abs(value) < WHOLE_SHOWN_MAX else "a number that large"
+        raise Problem("invalid_value", f"'{param}' lies between {low:g} and {high:g}, not {shown}.", param)
     return float(value)
 
 

@@ -226,7 +226,7 @@ def turn_detection(draft: Draft, value: Any, param: str) -> None:
 
 
 def _eagerness(draft: Draft, shape: Mapping[str, Any], param: str) -> int:
-    eagerness = shape.get("eagerness") or draft.client.get("eagerness", "auto")
+    eagerness = fields.text(shape.get("eagerness") or draft.client.get("eagerness", "auto"), param, chars_max=64)
     if eagerness not in EAGERNESS_SILENCE_MS:
         raise Problem("invalid_value", f"'{param}' is one of {', '.join(EAGERNESS_SILENCE_MS)}.", param)
     draft.client["eagerness"] = eagerness

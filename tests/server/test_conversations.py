@@ -123,6 +123,14 @@ async def test_a_first_frame_that_is_no_event_is_explained() -> None:
         await begin(client)
 
 
+async def test_a_model_in_the_url_that_cannot_be_is_explained() -> None:
+    async with open_test_server() as server, server.connect("/v1/realtime?duplex=1&model=" + "m" * 300) as client:
+        error = (await client.receive())["error"]
+        assert (error["code"], error["param"]) == ("bad_event", "session.model")
+        assert (await client.closed())[0] == 1008
+        assert not server.supervisor.sessions
+
+
 async def test_a_configuration_that_cannot_be_opens_no_session() -> None:
     async with open_test_server() as server, server.connect(DUPLEX) as client:
         await client.send("session.update", session={"input_audio_format": "mp3"}, event_id="mine")

@@ -110,8 +110,9 @@ async def test_other_requests_are_refused(path: str, method: str, status: int) -
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000\r\n\r\n" + b"x" * 100_000, 413),
         (b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n", 400),
         (b"GET / HTTP/9.9\r\nHost: a\r\n\r\n", 505),
+        (b"GET http://[/ HTTP/1.1\r\nHost: a\r\n\r\n", 400),
     ],
-    ids=["tls", "no host", "long header", "many headers", "long body", "bad length", "bad version"],
+    ids=["tls", "no host", "long header", "many headers", "long body", "bad length", "bad version", "bad target"],
 )
 async def test_what_is_no_request_is_refused_and_let_go(raw: bytes, status: int) -> None:
     async with open_test_server() as server:

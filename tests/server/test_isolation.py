@@ -49,6 +49,24 @@ async def test_a_client_that_floods_is_pushed_back_and_the_session_lives() -> No
             await flood.until("session.updated")
 
 
+async def test_many_answers_at_once_push_a_client_back_and_do_not_drop_it() -> None:
+    async with open_test_server() as server, trio.open_nursery() as nursery:
+        ours, theirs = trio.testing.lockstep_stream_pair()
+        server.nursery.start_soon(server.application.handle, theirs)
+        client = Client(await wrap_client_stream(nursery, ours, "server.test", "/v1/realtime?model=any"), 24_000)
+        await client.until("session.created")
+
+        async def ask() -> None:
+            for _ in range(300):
+                await client.send("no.such.event")
+
+        nursery.start_soon(ask)
+        for _ in range(300):
+            assert (await client.until("error"))["error"]["code"] == "unknown_event"
+            await trio.sleep(0.02)
+        nursery.cancel_scope.cancel()
+
+
 async def test_a_fragmented_giant_closes_only_its_own_connection() -> None:
     async with open_test_server() as server, server.connect() as other:
         await other.receive()

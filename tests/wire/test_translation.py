@@ -199,6 +199,19 @@ def test_an_append_may_force_a_barge_in() -> None:
     assert steps[1].command == c.CancelOutput("barge_in", quiet=True)
 
 
+@pytest.mark.parametrize("action", [["interrupt"], {"interrupt": True}, 5])
+def test_an_overlap_action_of_another_kind_is_none(action: object) -> None:
+    (step,) = said(DUPLEX, {"type": "input_audio_buffer.append", "audio": PCM, "overlap_action": action})
+    assert isinstance(step, Ask)
+
+
+@BOTH
+@pytest.mark.parametrize("kind", [["input_text"], {}, 5, None])
+def test_a_part_of_an_item_names_its_type_with_a_string(dialect: Dialect, kind: object) -> None:
+    item = {"type": "message", "role": "user", "content": [{"type": kind, "text": "a"}]}
+    assert problem(dialect, {"type": "conversation.item.create", "item": item}).param == "item.content[0].type"
+
+
 # -- cuts, playback, items ----------------------------------------------------------------------------------------
 
 
@@ -360,6 +373,13 @@ def of_rate(rate: object) -> dict[str, Any]:
         ({"overlap_policy": "sometimes"}, "invalid_config", "session.overlap_policy"),
         ({"max_output_tokens": 0}, "invalid_value", "session.max_output_tokens"),
         ({"tools": [1]}, "invalid_value", "session.tools"),
+        ({"temperature": 10**400}, "invalid_value", "session.temperature"),
+        ({"max_output_tokens": -(10**400)}, "invalid_value", "session.max_output_tokens"),
+        (
+            {"turn_detection": {"type": "semantic_vad", "eagerness": ["low"]}},
+            "invalid_value",
+            "session.turn_detection.eagerness",
+        ),
         ({"extra": "x" * 300_000}, "invalid_value", "session"),
     ],
     ids=lambda value: str(value)[:40],

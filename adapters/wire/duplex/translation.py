@@ -128,7 +128,8 @@ def append(request: Request) -> list[Step]:
     steps = append_audio(
         request, value, param, speech_hint(payload), measure=request.state.config.turn_detection is None
     )
-    if payload.get("force_barge_in") is True or payload.get("overlap_action") in FORCED_BARGE_IN:
+    action = payload.get("overlap_action")
+    if payload.get("force_barge_in") is True or (isinstance(action, str) and action in FORCED_BARGE_IN):
         steps.append(Ask(c.CancelOutput("barge_in", quiet=True)))
     return steps
 

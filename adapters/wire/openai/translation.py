@@ -187,12 +187,12 @@ def _parts(item: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[str]]
 
 
 def _part_text(part: Mapping[str, Any], param: str) -> str:
-    kind = part.get("type")
+    kind = fields.text(fields.required(part, "type", f"{param}.type"), f"{param}.type")
     if kind in _TEXT_PARTS:
         return fields.text(part.get("text") or "", f"{param}.text")
     if kind in _AUDIO_PARTS:
         return fields.text(part.get("transcript") or "", f"{param}.transcript")
-    raise Problem("unsupported", f"Content of type {str(kind)[:40]!r} is not served.", f"{param}.type")
+    raise Problem("unsupported", f"Content of type {kind[:40]!r} is not served.", f"{param}.type")
 
 
 def _only_audio(item: Mapping[str, Any]) -> object | None:
