@@ -76,8 +76,9 @@ def read_request(body: bytes) -> tuple[Mapping[str, Any], int]:
     if not body.strip():
         return {}, LIFE_S
     asked = fields.parse_json(body[:BODY_BYTES_MAX])
-    session = fields.table(asked.get("session") or {}, "session")
-    after = fields.table(asked.get("expires_after") or {}, "expires_after")
+    session, after = (
+        {} if asked.get(name) is None else fields.table(asked[name], name) for name in ("session", "expires_after")
+    )
     if after.get("anchor", "created_at") != "created_at":
         raise Problem("invalid_value", "'expires_after.anchor' is 'created_at'.", "expires_after.anchor")
     life_s = fields.whole(after.get("seconds", LIFE_S), "expires_after.seconds", LIFE_S_MIN, LIFE_S_MAX)

@@ -1,0 +1,215 @@
+"""Who gets in, who waits, who is sent away; and that no slot is lost or given twice, whatever is cancelled when."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from adapters.server.admission import Admission, Limits, NotAdmitted
+from adapters.server.settings import ServerSettings
+from adapters.wire.dialect import Waiting
+from core.actors.supervisor import SessionsFull
+from tests.server.servers import open_test_server
+
+GA = "/v1/realtime?model=gpt-realtime"
+DUPLEX = "/v1/realtime?duplex=1&autostart=0"
+
+
+@attrs.define(eq=False)
+class House:
+    """Stands in for the supervisor: rooms, and openings that take time and may be cancelled."""
+
+    sessions_max: int
+    draining: bool = False
+    sessions: dict[str, Any] = attrs.field(factory=dict)
+    opening: int = 0
+    made: int = 0
+    most: int = 0
+
+    @property
+    def has_room(self) -> bool:
+        return not self.draining and len(self.sessions) + self.opening < self.sessions_max
+
+    async def open(self, takes_s: float) -> Any:
+        if not self.has_room:
+            raise SessionsFull(self.sessions_max)
+        self.opening += 1
+        self.most = max(self.most, len(self.sessions) + self.opening)
+        try:
+            await trio.sleep(takes_s)
+            self.made += 1
+            session = attrs.make_class("Session", ["session_id"])(f"s{self.made}")
+            self.sessions[session.session_id] = session
+        finally:
+            self.opening -= 1
+        return session
+
+
+async def silent(waiting: Waiting) -> None:
+    await trio.lowlevel.checkpoint()
+
+
+_CLIENTS = st.lists(
+    st.tuples(
+        st.floats(0, 5),  # comes
+        st.floats(0.01, 0.5),  # its opening takes
+        st.floats(0.1, 4),  # its session lasts
+        st.one_of(st.none(), st.floats(0, 4)),  # cancelled so long after it came
+        st.sampled_from(["a", "b"]),
+    ),
+    max_size=14,
+)
+
+
+@settings(max_examples=80)
+@given(clients=_CLIENTS, rooms=st.integers(1, 3), queue_max=st.integers(0, 6))
+async def test_slots_are_freed_exactly_once_whatever_is_cancelled(
+    clients: list[tuple[float, float, float, float | None, str]], rooms: int, queue_max: int
+) -> None:
+    house = House(rooms)
+    admission = Admission(house, Limits(queue_max=queue_max))  # type: ignore[arg-type]
+    served = []
+
+    async def client(comes: float, takes: float, lasts: float, patience: float | None, key: str) -> None:
+        await trio.sleep(comes)
+        with trio.move_on_after(float("inf") if patience is None else patience) as scope:
+            try:
+                session = await admission.open(key, lambda: house.open(takes), silent)
+            except NotAdmitted as refused:
+                served.append("refused" if refused.retry_after_ms > 0 else "refused without a hint")
+                return
+        if scope.cancelled_caught:
+            served.append("cancelled")
+            return
+        served.append("served")
+        await trio.sleep(lasts)
+        del house.sessions[session.session_id]
+
+    async with trio.open_nursery() as nursery:
+        for one in clients:
+            nursery.start_soon(client, *one)
+    assert len(served) == len(clients)
+    assert "refused without a hint" not in served
+    assert house.most <= rooms
+    assert admission.queue_length == 0
+    house.sessions.clear()  # those whose client was cancelled in the very instant at which they were there
+    assert admission.live("a") == admission.live("b") == 0
+    for _ in range(rooms):  # every room can be had again
+        await admission.open("a", lambda: house.open(0.01), silent)
+    assert admission.live("a") == rooms
+
+
+async def test_the_line_is_first_come_first_served_and_its_estimate_shrinks() -> None:
+    house = House(1)
+    admission = Admission(house, Limits(queue_max=5))  # type: ignore[arg-type]
+    order: list[str] = []
+    told: dict[str, list[Waiting]] = {"b": [], "c": []}
+    await admission.open("a", lambda: house.open(0.1), silent)
+
+    async def wait(name: str) -> None:
+        async def tell(waiting: Waiting) -> None:
+            told[name].append(waiting)
+
+        await admission.open(name, lambda: house.open(0.1), tell)
+        order.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for name in ("b", "c"):
+            nursery.start_soon(wait, name)
+            await trio.sleep(0.01)
+        await trio.sleep(10)
+        house.sessions.clear()
+        await trio.sleep(5)
+        house.sessions.clear()
+    assert order == ["b", "c"]
+    assert [waiting.first for waiting in told["c"]] == [True, *[False] * (len(told["c"]) - 1)]
+    assert [waiting.position for waiting in told["c"]][:1] == [2]
+    assert told["c"][-1].position == 1
+    assert told["c"][-1].wait_s < told["c"][0].wait_s
+
+
+async def test_a_client_that_leaves_the_line_lets_the_next_one_up() -> None:
+    house = House(1)
+    admission = Admission(house, Limits(queue_max=5))  # type: ignore[arg-type]
+    await admission.open("a", lambda: house.open(0.1), silent)
+
+    async def gone(waiting: Waiting) -> None:
+        raise ConnectionResetError
+
+    with pytest.raises(ConnectionResetError):
+        await admission.open("b", lambda: house.open(0.1), gone)
+    assert admission.queue_length == 0
+    with trio.move_on_after(1):
+        await admission.open("b", lambda: house.open(0.1), silent)
+    assert admission.queue_length == 0
+
+
+async def test_a_duplex_client_is_told_where_it_stands() -> None:
+    config = ServerSettings(model="scripted", sessions_max=1, limits=Limits(queue_max=3))
+    async with open_test_server(config) as server, server.connect(DUPLEX) as first:
+        await first.send("session.update", session={})
+        await first.until("session.created")
+        async with server.connect(DUPLEX) as second:
+            await second.send("session.update", session={})
+            queued = await second.receive()
+            assert (queued["type"], queued["position"], queued["queue_length"]) == ("session.queued", 1, 1)
+            assert queued["estimated_wait_s"] > 0
+            assert (await second.receive())["type"] == "session.queue_update"
+            await first.send("session.close")
+            await second.until("session.created")
+
+
+async def test_an_openai_client_waits_without_a_word() -> None:
+    config = ServerSettings(model="scripted", sessions_max=1, limits=Limits(queue_max=3))
+    async with open_test_server(config) as server, server.connect(DUPLEX) as first:
+        await first.send("session.update", session={})
+        await first.until("session.created")
+        async with server.connect(GA) as second:
+            with trio.move_on_after(20):
+                await second.receive()
+            assert second.seen == []
+            await first.send("session.close")
+            assert (await second.receive())["type"] == "session.created"
+
+
+async def test_each_key_has_its_own_sessions() -> None:
+    config = ServerSettings(model="scripted", api_keys=("sk-a", "sk-b"), limits=Limits(sessions_per_key=1))
+    a, b = ((b"Authorization", b"Bearer sk-a"),), ((b"Authorization", b"Bearer sk-b"),)
+    async with open_test_server(config) as server, server.connect(GA, headers=a) as first:
+        await first.receive()
+        async with server.connect(GA, headers=a) as second:
+            error = (await second.receive())["error"]
+            assert (error["code"], error["type"]) == ("rate_limit_exceeded", "rate_limit_error")
+            assert error["retry_after_ms"] > 0
+            assert (await second.closed())[0] == 1013
+        async with server.connect(GA, headers=b) as other:
+            assert (await other.receive())["type"] == "session.created"
+
+
+async def test_a_key_opens_so_many_sessions_a_minute() -> None:
+    config = ServerSettings(model="scripted", limits=Limits(opens_per_key_per_minute=2))
+    async with open_test_server(config) as server:
+        for expected in ("session.created", "session.created", "error"):
+            async with server.connect(GA) as client:
+                assert (await client.receive())["type"] == expected
+        await trio.sleep(61)
+        async with server.connect(GA) as client:
+            assert (await client.receive())["type"] == "session.created"
+
+
+async def test_a_key_sends_so_many_events_a_second() -> None:
+    config = ServerSettings(model="scripted", limits=Limits(events_per_key_per_s=10))
+    async with open_test_server(config) as server, server.connect(GA) as client:
+        await client.receive()
+        for _ in range(25):
+            await client.send("input_audio_buffer.clear")
+        codes = [event["error"]["code"] for event in [await client.receive() for _ in range(25)] if "error" in event]
+        assert codes == ["rate_limit_exceeded"] * 5
+        await trio.sleep(1)
+        await client.send("input_audio_buffer.clear")
+        await client.until("input_audio_buffer.cleared")

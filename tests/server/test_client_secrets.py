@@ -1,0 +1,116 @@
+"""Ephemeral keys: made with a real key, good for a while, for sessions that begin as they say."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from adapters.server.admission import Limits
+from adapters.server.client_secrets import ClientSecrets
+from adapters.server.settings import ServerSettings
+from tests.server.servers import Server, open_test_server
+from tests.server.test_front import upgrade
+
+PATH = "/v1/realtime/client_secrets"
+SETTINGS = ServerSettings(model="scripted", api_keys=("sk-right",))
+KEY = "Authorization: Bearer sk-right"
+
+
+async def post(server: Server, body: object, *lines: str) -> tuple[int, dict[str, Any]]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    head = [f"POST {PATH} HTTP/1.1", "Host: server.test", "Connection: close", f"Content-Length: {len(data)}", *lines]
+    got = await server.ask("\r\n".join([*head, "", ""]).encode() + data)
+    top, _, answer = got.partition(b"\r\n\r\n")
+    return int(top.split()[1]), json.loads(answer)
+
+
+async def test_a_browser_connects_with_one_and_its_session_begins_as_it_says() -> None:
+    async with open_test_server(SETTINGS) as server:
+        body = {
+            "expires_after": {"anchor": "created_at", "seconds": 60},
+            "session": {"type": "realtime", "instructions": "Be kind."},
+        }
+        status, made = await post(server, body, KEY)
+        assert status == 200
+        assert made["value"].startswith("ek_")
+        assert made["session"]["instructions"] == "Be kind."
+        proposed = f"Sec-WebSocket-Protocol: realtime, openai-insecure-api-key.{made['value']}"
+        assert (await upgrade(server, "/v1/realtime", proposed)).startswith(b"HTTP/1.1 101 ")
+        headers = ((b"Authorization", f"Bearer {made['value']}".encode()),)
+        async with server.connect("/v1/realtime?model=any", headers=headers) as client:
+            assert (await client.receive())["session"]["instructions"] == "Be kind."
+
+
+async def test_it_is_good_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_test_server(SETTINGS) as server:
+        _, made = await post(server, {"expires_after": {"anchor": "created_at", "seconds": 10}}, KEY)
+        bearer = f"Authorization: Bearer {made['value']}"
+        assert (await server.get("/v1/models", bearer))[0] == 200
+        monkeypatch.setattr("adapters.server.access.time.time", lambda: made["expires_at"] + 0.1)
+        assert (await server.get("/v1/models", bearer))[0] == 401
+
+
+async def test_only_a_real_key_makes_one() -> None:
+    async with open_test_server(SETTINGS) as server:
+        assert (await post(server, {}))[0] == 401
+        assert (await post(server, {}, "Authorization: Bearer sk-wrong"))[0] == 401
+        _, made = await post(server, b"", KEY)
+        assert (await post(server, {}, f"Authorization: Bearer {made['value']}"))[0] == 401
+        assert (await server.get(PATH, KEY))[0] == 405
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        (b"{", None),
+        (b"[]", None),
+        (b"\xff\xfe", None),
+        ({"expires_after": {"anchor": "now"}}, "expires_after.anchor"),
+        ({"expires_after": {"seconds": 5}}, "expires_after.seconds"),
+        ({"expires_after": {"seconds": 7201}}, "expires_after.seconds"),
+        ({"session": []}, "session"),
+        ({"session": {"instructions": 5}}, "session.instructions"),
+        ({"session": {"instructions": "x" * 10_000}}, "session"),
+        ({"session": {"type": "transcription"}}, "session.type"),
+    ],
+)
+async def test_a_request_that_cannot_be_is_explained(body: object, param: str | None) -> None:
+    async with open_test_server(SETTINGS) as server:
+        status, answer = await post(server, body, KEY)
+        assert status == 400
+        assert answer["error"]["code"]
+        assert answer["error"].get("param") == param
+
+
+async def test_its_sessions_count_for_the_key_that_made_it() -> None:
+    settings = ServerSettings(model="scripted", api_keys=("sk-right",), limits=Limits(sessions_per_key=1))
+    async with open_test_server(settings) as server:
+        _, made = await post(server, {}, KEY)
+        path, real = "/v1/realtime?model=any", ((b"Authorization", b"Bearer sk-right"),)
+        ephemeral = ((b"Authorization", f"Bearer {made['value']}".encode()),)
+        async with server.connect(path, headers=real) as client:
+            await client.receive()
+            async with server.connect(path, headers=ephemeral) as second:
+                assert (await second.receive())["error"]["code"] == "rate_limit_exceeded"
+
+
+def test_another_server_of_the_same_keys_takes_it_and_one_of_others_does_not() -> None:
+    made, _ = ClientSecrets(("a", "b")).make("owner", {"voice": "tone"}, 60, 1_000)
+    read = ClientSecrets(("b", "a")).read(made, 1_059)
+    assert read is not None
+    assert (read.key, read.session) == ("owner", {"voice": "tone"})
+    assert ClientSecrets(("b", "a")).read(made, 1_060) is None
+    assert ClientSecrets(("a",)).read(made, 1_000) is None
+    assert ClientSecrets(()).read(made, 1_000) is None
+
+
+@given(place=st.integers(0, 150), letter=st.sampled_from("abcXYZ019-_.é"))
+def test_a_changed_one_is_worth_nothing(place: int, letter: str) -> None:
+    secrets = ClientSecrets(("a",))
+    made, _ = secrets.make("owner", {}, 60, 1_000)
+    changed = made[: place % len(made)] + letter + made[place % len(made) + 1 :]
+    assert changed == made or secrets.read(changed, 1_000) is None
