@@ -35,9 +35,10 @@ async def barge_in(url: str, rounds: int, speak_s: float = 0.12) -> BargeIns:
                     if not asked:
                         await trio.sleep(speak_s)
                         asked = trio.current_time()
-                        await client.send({"type": "barge_in"})
+                        await client.barge_in()
                 elif event.type == names.RESPONSE_DONE:
                     cut.add(response_id)
                     break
-            latencies.append((trio.current_time() - asked) * 1_000)
+            if asked:  # else it ended, or failed, before there was anything to cut
+                latencies.append((trio.current_time() - asked) * 1_000)
     return BargeIns(latencies, stale)

@@ -14,6 +14,7 @@ from adapters.bench.environment import descendants, describe, rss_mib
 from adapters.bench.figures import print_table, row
 from adapters.bench.own_server import own_server
 from adapters.bench.speech import SpokenTurn, break_down, settle, speak
+from adapters.command_line.config_file import split_option
 from adapters.command_line.reading import run
 from store.opening import open_store
 
@@ -63,7 +64,7 @@ def speech(
         raise click.UsageError(f"no WAV files in {questions}")
     order = random.Random(seed)
     asked = [path for _ in range(-(-turns // len(files))) for path in order.sample(files, len(files))][:turns]
-    run(_speech, asked, seed, dict(option.split("=", 1) for option in options))
+    run(_speech, asked, seed, dict(split_option(option) for option in options))
 
 
 @bench.command("barge-in")

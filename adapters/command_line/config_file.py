@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 
 from adapters.wire.dialects import DIALECTS
@@ -30,6 +31,20 @@ SECTIONS: dict[str, dict[str, str]] = {
     "model": {"name": "model"},
 }
 """Section -> key -> the flag's parameter that it stands for. [model] may also have a table ``options``."""
+
+LIMITS = frozenset(
+    {
+        "disconnect_grace_ms",
+        "max_lane_lead_ms",
+        "max_pending_commits",
+        "max_pending_input_bytes",
+        "max_session_ms",
+        "pause_watchdog_ms",
+        "replay_window_bytes",
+        "replay_window_ms",
+    }
+)
+"""Fields of SessionConfig that only the server's operator sets: no ``session.update`` reaches them."""
 
 
 def read_config(path: Path) -> dict[str, Any]:
@@ -57,12 +72,21 @@ def read_config(path: Path) -> dict[str, Any]:
 
 
 def session_defaults(session: Mapping[str, Any]) -> dict[str, SessionConfig]:
-    """What sessions of each dialect begin with: the [session] table in the words of ``session.update``. Raises
-    click.ClickException."""
+    """What sessions of each dialect begin with: the [session] table in the words of ``session.update``, and the limits that
+    are the server's alone. Raises click.ClickException."""
+    known = LIMITS.union(*(dialect.rules.setters for dialect in DIALECTS.values()))
+    unknown = sorted(set(session) - known)
+    if unknown:
+        raise click.ClickException(f"[session] has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
+    limits = {key: value for key, value in session.items() if key in LIMITS}
+    wrong = [key for key, value in limits.items() if type(value) is not int]
+    if wrong:
+        raise click.ClickException(f"[session]: {wrong[0]} is a whole number")
+    wishes = {key: value for key, value in session.items() if key not in LIMITS}
     defaults = {}
     for name, dialect in DIALECTS.items():
         try:
-            defaults[name] = dialect.open_config(session, dialect.defaults)
+            defaults[name] = dialect.open_config(wishes, attrs.evolve(dialect.defaults, **limits))
         except Problem as problem:
             raise click.ClickException(f"[session]: {problem.message}") from None
     return defaults
@@ -72,11 +96,17 @@ def model_options(pairs: tuple[str, ...]) -> dict[str, Any]:
     """``KEY=VALUE`` pairs as settings: values are JSON where they read as JSON, else text. Raises click.BadParameter."""
     options: dict[str, Any] = {}
     for pair in pairs:
-        key, equals, value = pair.partition("=")
-        if not equals or not key.strip():
-            raise click.BadParameter(f"{pair!r} is not KEY=VALUE")
+        key, value = split_option(pair)
         try:
-            options[key.strip()] = json.loads(value)
+            options[key] = json.loads(value)
         except json.JSONDecodeError:
-            options[key.strip()] = value
+            options[key] = value
     return options
+
+
+def split_option(pair: str) -> tuple[str, str]:
+    """``KEY=VALUE`` as (key, value). Raises click.BadParameter."""
+    key, equals, value = pair.partition("=")
+    if not equals or not key.strip():
+        raise click.BadParameter(f"{pair!r} is not KEY=VALUE")
+    return key.strip(), value

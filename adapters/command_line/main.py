@@ -9,7 +9,7 @@ import click
 COMMANDS = {
     "serve": ("adapters.command_line.serve", "Serve the page and the realtime API."),
     "talk": ("adapters.command_line.talk", "Talk to a server from WAV files or a microphone."),
-    "sessions": ("adapters.command_line.sessions", "List sessions, or show one as a conversation."),
+    "sessions": ("adapters.command_line.sessions", "List sessions; show one's events, keep it as a file, erase it."),
     "replay": ("adapters.command_line.replay", "Fold a session's log again and check that it comes out the same."),
     "bench": ("adapters.command_line.bench", "Measure latency, barge-in and memory on this machine."),
 }

@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from adapters.command_line.config_file import model_options, read_config, session_defaults
+from adapters.command_line.reading import DEFAULT_STORE
 from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal
 from adapters.server.settings import ServerSettings, is_loopback
 from core.ports.store import Store, StoreError
@@ -54,7 +55,7 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
 @click.option("--port", default=8765, show_default=True, type=click.IntRange(0, 65_535), help="Port to listen on.")
 @click.option(
     "--store",
-    default="sqlite:///duologue.sqlite3",
+    default=DEFAULT_STORE,
     envvar="DUOLOGUE_STORE",
     show_default=True,
     metavar="URL",
@@ -79,7 +80,7 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     "--model-option",
     multiple=True,
     metavar="KEY=VALUE",
-    help="A setting of the model, e.g. voice=kokoro. Repeat it for more.",
+    help="A setting of the model, e.g. first_piece_words=4. Repeat it for more.",
 )
 @click.option("--max-sessions", default=64, show_default=True, type=click.IntRange(1), help="Conversations at a time.")
 @click.option(
@@ -115,7 +116,7 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
       port = 9000
       [model]
       name = "cascade"
-      options = { threads = 2 }
+      options = { llm_threads = 2 }
       [session]                 # what every conversation begins with, as in session.update
       instructions = "You are a friendly museum guide."
 
@@ -139,6 +140,8 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
 
 
 def _settings(flags: Mapping[str, Any], session: Mapping[str, Any]) -> ServerSettings:
+    if not all(key.strip() for key in flags["api_key"]):
+        raise click.UsageError("an API key is empty: such a key would let everybody in")
     return ServerSettings(
         host=flags["host"],
         port=flags["port"],

@@ -7,10 +7,13 @@ import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
+import attrs
 import click
 import pytest
 
+from adapters.command_line.config_file import model_options, read_config, session_defaults
 from adapters.command_line.main import main
+from gpu_runtime.models.cascade.settings import Settings
 from tools import reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,6 +47,25 @@ def test_the_command_and_its_flags_exist(page: str, words: list[str]) -> None:
     command = known.get(path)
     options = {option for parameter in command.params for option in parameter.opts} if command else set()
     assert flags <= options, f"{page}: {sorted(flags - options)}"
+
+
+def shown_files() -> Iterator[tuple[str, str]]:
+    """(where, text) of each settings file that a page or ``serve --help`` shows."""
+    for page in PAGES:
+        for text in re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
+            yield page.relative_to(ROOT).as_posix(), text
+    help_text = commands()["duologue serve"].help or ""
+    yield "duologue serve --help", help_text.partition("A file for --config:\n")[2].partition("\n\n")[0]
+
+
+@pytest.mark.parametrize(("where", "text"), list(shown_files()))
+def test_the_settings_files_that_are_shown_can_be_read(where: str, text: str, tmp_path: Path) -> None:
+    path = tmp_path / "duologue.toml"
+    path.write_text(text)
+    values = read_config(path)
+    assert values["model"] == "cascade"
+    assert model_options(tuple(values["model_option"])).keys() <= {field.name for field in attrs.fields(Settings)}
+    assert session_defaults(values["session"])
 
 
 def test_there_are_commands_to_check() -> None:

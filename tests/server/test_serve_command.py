@@ -13,12 +13,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 import click
 import pytest
 from click.testing import CliRunner
 
-from adapters.command_line.config_file import model_options, read_config, session_defaults
+from adapters.command_line.config_file import LIMITS, model_options, read_config, session_defaults
 from adapters.command_line.main import COMMANDS, main
+from core.session.config import SessionConfig
 
 
 def run(*arguments: str) -> tuple[int, str]:
@@ -73,6 +75,30 @@ def test_a_file_that_cannot_be(tmp_path: Path, text: str, says: str) -> None:
 def test_a_session_that_cannot_be() -> None:
     with pytest.raises(click.ClickException, match=r"session\.voice"):
         session_defaults({"voice": 5})
+
+
+def test_a_session_with_a_word_that_nobody_knows() -> None:
+    with pytest.raises(click.ClickException, match=r"no 'instuctions'; it has .*instructions"):
+        session_defaults({"instuctions": "Be kind."})
+
+
+def test_the_limits_are_the_operators() -> None:
+    made = session_defaults({"max_session_ms": 60_000, "instructions": "Be kind."})
+    assert {(config.max_session_ms, config.instructions) for config in made.values()} == {(60_000, "Be kind.")}
+    with pytest.raises(click.ClickException, match="max_session_ms is a whole number"):
+        session_defaults({"max_session_ms": "long"})
+    with pytest.raises(click.ClickException, match="max_session_s"):
+        session_defaults({"max_session_ms": -1})
+
+
+def test_every_limit_is_a_setting() -> None:
+    assert {field.name for field in attrs.fields(SessionConfig)} >= LIMITS
+
+
+def test_an_empty_key_is_no_key() -> None:
+    code, text = run("serve", "--api-key", "")
+    assert code == 2
+    assert "API key is empty" in text
 
 
 def test_model_options_are_json_or_text() -> None:
