@@ -16,6 +16,7 @@ import attrs
 import click
 
 from adapters.command_line.main import main as duologue
+from adapters.wire.dialects import DUPLEX, OPENAI
 from core.session import commands, config, events, legality, refusals, state
 from gpu_runtime.models.cascade.settings import Settings as CascadeSettings
 from gpu_runtime.models.scripted.settings import ScriptedSettings
@@ -97,8 +98,9 @@ def settings_page() -> Iterator[str]:
     yield "# Settings of a session"
     yield ""
     yield (
-        "What steers one session. The server's configuration gives the defaults, a client may change them with "
-        "`session.update`, and the log records each change whole. Times carry their unit in the name; "
+        "What steers one session. The server's configuration gives the defaults (`[session]`), a client may "
+        "change them with `session.update`, but for the limits (grace, watchdog, length, waiting input, replay window), "
+        "and the log records each change whole. Times carry their unit in the name; "
         "`None` switches a limit off."
     )
     for cls in (config.SessionConfig, config.TurnDetection, config.AudioFormat):
@@ -132,12 +134,17 @@ def commands_page() -> Iterator[str]:
     yield ""
     yield "## Refusals"
     yield ""
-    yield "A code is for ever; the sentence beside it may change. The wire's `error` events carry the same codes."
+    yield (
+        "A code is for ever; the sentence beside it may change. An `error` event carries it under the name that "
+        "the dialect's clients know, where that is another one."
+    )
     yield ""
-    yield "| code | |"
-    yield "|---|---|"
+    yield "| code | in OpenAI's dialect | in the duplex dialect | |"
+    yield "|---|---|---|---|"
     for code, sentence in refusals.CODES.items():
-        yield f"| `{code}` | {sentence} |"
+        renamed = (dialect.rename(code) for dialect in (OPENAI, DUPLEX))
+        shown = " | ".join("" if name == code else f"`{name}`" for name in renamed)
+        yield f"| `{code}` | {shown} | {sentence} |"
     yield ""
     yield f"`{commands.__name__}` holds the commands, `{legality.__name__}` and `{refusals.__name__}` the tables."
 
@@ -185,7 +192,7 @@ def commands_of(command: click.Command, context: click.Context) -> Iterator[tupl
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "events.md": ("core/session/events.py", events_page),
     "settings.md": ("core/session/config.py", settings_page),
-    "commands.md": ("core/session/legality.py and core/session/refusals.py", commands_page),
+    "commands.md": ("core/session/legality.py, core/session/refusals.py and adapters/wire/*/errors.py", commands_page),
     "command_line.md": ("adapters/command_line", command_line_page),
     "models.md": ("gpu_runtime/models/*/settings.py", models_page),
 }
