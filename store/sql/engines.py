@@ -25,6 +25,10 @@ READERS_MAX = 4
 BUSY_TIMEOUT_MS = 5_000
 """How long a write waits for another process that writes to the same SQLite file, or for a locked row."""
 
+STALLED_MS = 2_000
+"""A server whose process is stopped in the middle of a transaction keeps its sessions' rows locked for so long; then
+PostgreSQL ends its transaction, and another server can take them. Less than what that one waits for a lock."""
+
 
 class StoreUrlInvalid(ValueError):
     """A store URL that names no database this server can use."""
@@ -130,6 +134,7 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
     settings = {
         "synchronous_commit": {"full": "on", "normal": "off"}[durability],
         "lock_timeout": BUSY_TIMEOUT_MS,
+        "idle_in_transaction_session_timeout": STALLED_MS,
         "default_transaction_read_only": "off" if writes else "on",
     }
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())

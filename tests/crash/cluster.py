@@ -120,6 +120,7 @@ class Cluster:
     flags: tuple[str, ...] = ()
     servers: list[Process] = attrs.field(factory=list)
     turns: int = 0
+    talkers: list[Talker] = attrs.field(factory=list)
 
     async def start(self, count: int) -> None:
         for number in range(count):

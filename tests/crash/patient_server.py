@@ -10,7 +10,7 @@ from adapters.wire.dialects import DIALECTS
 
 for name, dialect in tuple(DIALECTS.items()):
     patient = attrs.evolve(dialect.defaults, disconnect_grace_ms=300_000)
-    DIALECTS[name] = attrs.evolve(dialect, defaults=patient)  # type: ignore[index]
+    DIALECTS[name] = attrs.evolve(dialect, defaults=patient)
 
 if __name__ == "__main__":
     main()

@@ -24,6 +24,7 @@ SEED = 4_711
 async def talk_while(cluster: Cluster, harm: object) -> list[Talker]:
     """Several conversations go on while ``harm`` is done; then each must get one more answer in peace."""
     talkers = [Talker(cluster, random.Random(SEED + number)) for number in range(TALKERS)]
+    cluster.talkers = talkers
     stop = trio.Event()
     async with trio.open_nursery() as nursery:
         for talker in talkers:
@@ -49,7 +50,11 @@ async def test_kill_9_in_mid_answer_under_traffic(backend: str, servers: int, tm
 
         async def harm() -> None:
             for _ in range(KILLS):
-                await trio.sleep(cluster.chance.uniform(0.2, 1.5))
+                heard = {id(talker): len(talker.told.numbers) for talker in cluster.talkers}
+                with trio.move_on_after(20):  # nobody is hurt by a second kill before it has come back from the first
+                    while any(len(talker.told.numbers) == heard[id(talker)] for talker in cluster.talkers):
+                        await trio.sleep(0.02)
+                await trio.sleep(cluster.chance.uniform(0, 1.5))
                 await cluster.kill_and_restart()
 
         talkers = await talk_while(cluster, harm)
