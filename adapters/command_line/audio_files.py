@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import struct
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,8 @@ def read_wav(path: Path, rate: int) -> bytes:
     mono = samples.mean(axis=1)
     if file_rate != rate:
         mono = soxr.resample(mono, file_rate, rate, quality="HQ")
-    return (np.clip(np.rint(mono * 32_768.0), -32_768, 32_767)).astype("<i2").tobytes()
+    pcm: bytes = np.clip(np.rint(mono * 32_768.0), -32_768, 32_767).astype("<i2").tobytes()
+    return pcm
 
 
 def decode_wav(data: bytes, name: str) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
@@ -106,4 +108,4 @@ def level(pcm: bytes) -> float:
     if not len(samples):
         return 0.0
     rms = float(np.sqrt((samples**2).mean())) / 32_768.0
-    return max(0.0, min(1.0, 1 + np.log10(max(rms, 1e-6)) / 3))
+    return max(0.0, min(1.0, 1 + math.log10(max(rms, 1e-6)) / 3))

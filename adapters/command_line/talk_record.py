@@ -56,11 +56,12 @@ class TalkRecord:
         """End of the user's speech -> the answer's first audio at the client, in real ms; None if it answers nothing
         that was spoken."""
         ends = [
-            utterance.speech_end_ms if self.speed == 1.0 else utterance.end_sent_ms
+            end_ms
             for utterance in self.microphone.utterances
-            if utterance.end_sent_ms is not None and utterance.end_sent_ms <= answer.first_audio_ms
+            if utterance.end_sent_ms is not None
+            and utterance.end_sent_ms <= answer.first_audio_ms
+            and (end_ms := utterance.speech_end_ms if self.speed == 1.0 else utterance.end_sent_ms) is not None
         ]
-        ends = [end for end in ends if end is not None]
         return round((answer.first_audio_ms - max(ends)) / self.speed) if ends else None
 
     def barge_in(self) -> dict[str, Any] | None:
