@@ -242,6 +242,15 @@ def milliseconds(field: str, low: int, high: int, optional: bool = False) -> Set
     return put
 
 
+def whole(field: str, low: int = 1) -> Setter:
+    """A setter for a whole number of tokens."""
+
+    def put(draft: Draft, value: Any, param: str) -> None:
+        draft.changes[field] = fields.whole(value, param, low, OUTPUT_TOKENS_MAX)
+
+    return put
+
+
 def idle_timeout(draft: Draft, value: Any, param: str) -> None:
     draft.changes["idle_timeout_ms"] = int(fields.number(value, param, 1.0, 24 * 3_600.0) * 1000)
 
@@ -289,6 +298,10 @@ TUNING_SETTERS: dict[str, Setter] = {
     "overlap_silence_rms": silence_rms,
     "unacked": word("unacked"),
     "context_on_barge_in": word("context_on_barge_in"),
+    "sliding_window_mode": word("window_mode"),
+    "basic_window_high_tokens": whole("window_high_tokens"),
+    "basic_window_low_tokens": whole("window_low_tokens"),
+    "context_previous_max_tokens": whole("window_previous_tokens", low=0),
     "idle_timeout_s": idle_timeout,
     "max_client_lead_ms": milliseconds("max_client_lead_ms", 100, HOUR_MS, optional=True),
 }

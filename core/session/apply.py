@@ -7,7 +7,7 @@ an id, or decides anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from core.session import events as e
 from core.session.ledger import heard_chars, heard_text
@@ -23,6 +23,8 @@ from core.session.state import (
     SessionState,
     Speech,
 )
+
+V = TypeVar("V")
 
 
 class LogBroken(Exception):
@@ -131,7 +133,7 @@ def _unpaused(state: SessionState, event: e.Unpaused, at_ns: int) -> None:
 
 
 def _nothing(state: SessionState, event: e.Event, at_ns: int) -> None:
-    """deadline_fired, window_slid: facts that no decision needs."""
+    """deadline_fired: a fact that no decision needs."""
 
 
 def _touched(state: SessionState, event: e.Touched, at_ns: int) -> None:
@@ -195,7 +197,17 @@ def _commit(state: SessionState, event: e.Commit, at_ns: int) -> None:
     if event.by == "client":
         state.items_made += 1
         state.input.speech = None
-    _add_item(state, Item(event.item_id, "user", "message", None if event.speech else "", spoken=True))
+    _add_item(
+        state,
+        Item(
+            event.item_id,
+            "user",
+            "message",
+            None if event.speech else "",
+            spoken=True,
+            audio_ms=event.end_ms - event.start_ms,
+        ),
+    )
     if event.create_response:
         state.queued.append(event.item_id)
     _client_was_here(state, event.event_id, at_ns)
@@ -234,6 +246,7 @@ _ITEM_ROLES = {"function_call": "assistant", "function_call_output": "tool"}
 
 def _item_deleted(state: SessionState, event: e.ItemDeleted, at_ns: int) -> None:
     state.items.pop(event.item_id, None)
+    state.window.items.pop(event.item_id, None)
     state.told_too_much.pop(event.item_id, None)
     if event.item_id in state.queued:
         state.queued.remove(event.item_id)
@@ -245,19 +258,40 @@ def _item_retrieved(state: SessionState, event: e.ItemRetrieved, at_ns: int) -> 
 
 
 def _add_item(state: SessionState, item: Item, after: str | None = None) -> None:
-    if after == "root":
-        state.items = {item.item_id: item, **state.items}
-    elif after is not None and after in state.items:
-        rebuilt: dict[str, Item] = {}
-        for key, value in state.items.items():
-            rebuilt[key] = value
-            if key == after:
-                rebuilt[item.item_id] = item
-        state.items = rebuilt
+    window = state.window
+    if after == "root" or (after is not None and after in state.items):
+        state.items = _put_after(state.items, after, item.item_id, item)
+        # After an item that has left the window is before all that has not.
+        window.items = _put_after(window.items, after if after in window.items else "root", item.item_id, None)
     else:
         state.items[item.item_id] = item
+        window.items[item.item_id] = None
     while len(state.items) > ITEMS_MAX:
-        del state.items[next(iter(state.items))]
+        oldest = next(iter(state.items))
+        del state.items[oldest]
+        window.items.pop(oldest, None)
+
+
+def _put_after(there: dict[str, V], after: str | None, key: str, value: V) -> dict[str, V]:
+    if after == "root":
+        return {key: value, **there}
+    rebuilt: dict[str, V] = {}
+    for old, kept in there.items():
+        rebuilt[old] = kept
+        if old == after:
+            rebuilt[key] = value
+    return rebuilt
+
+
+def _window_slid(state: SessionState, event: e.WindowSlid, at_ns: int) -> None:
+    window = state.window
+    if event.upto not in window.items:
+        return
+    for item_id in tuple(window.items):
+        del window.items[item_id]
+        window.previous.append(item_id)
+        if item_id == event.upto:
+            break
 
 
 # -- answers ------------------------------------------------------------------------------------------------------
@@ -274,6 +308,7 @@ def _response_started(state: SessionState, event: e.ResponseStarted, at_ns: int)
         event.modalities,
         event.out_of_band,
         at_ns,
+        event.prompt_tokens,
     )
     state.responses_made += 1
     state.items_made += 1
@@ -323,6 +358,9 @@ def _response_ended(state: SessionState, event: e.ResponseEnded, at_ns: int) -> 
     response = state.responses.get(event.response_id)
     if response is not None:
         response.status, response.reason, response.usage = event.status, event.reason, event.usage
+        if event.usage is not None and event.usage[0] > 0 and response.prompt_tokens:
+            estimate = response.prompt_tokens - state.window.excess_tokens
+            state.window.excess_tokens = max(0, event.usage[0] - estimate)
         if event.reason == "runtime_lost" and response.units == 0 and response.answers in state.items:
             state.queued.appendleft(response.answers)  # nothing of it was made: it is asked for again
     if state.active is response:
@@ -432,7 +470,7 @@ _APPLY: dict[type, Callable[[SessionState, Any, int], None]] = {
     e.Commit: _commit,
     e.LaneOpened: _lane_opened,
     e.LaneTruncated: _lane_truncated,
-    e.WindowSlid: _nothing,
+    e.WindowSlid: _window_slid,
     e.ResponseStarted: _response_started,
     e.Output: _output,
     e.ToolCalled: _tool_called,

@@ -12,6 +12,7 @@ INPUT_ENCODINGS = ("pcm16", "pcm_f32le", "g711_ulaw", "g711_alaw")
 OUTPUT_ENCODINGS = ("pcm16", "pcm_f32le", "g711_ulaw", "g711_alaw")
 OVERLAP_POLICIES = ("listen_only", "barge_in_on_speech")
 UNACKED_POLICIES = ("assume_elapsed", "heard_nothing")
+WINDOW_MODES = ("off", "basic", "context")
 
 
 @attrs.frozen
@@ -72,6 +73,17 @@ class SessionConfig:
     """What a client that never reports playback is taken to have heard: ``assume_elapsed`` or ``heard_nothing``."""
     context_on_barge_in: str = "heard"
     """What the next answer starts from: ``heard`` or ``empty``."""
+    window_mode: str = "basic"
+    """What becomes of old turns once the conversation is longer than the context window: ``basic`` (they are dropped),
+    ``context`` (dropped, and a little of their text is kept in the prompt), or ``off`` (a conversation that is longer
+    than the model can hold ends the session)."""
+    window_high_tokens: int = 8_000
+    """A conversation estimated to be longer than this loses its oldest turns; at most three quarters of what a lane of
+    the model holds."""
+    window_low_tokens: int = 6_000
+    """... until it is at most this long."""
+    window_previous_tokens: int = 500
+    """How much text of dropped turns mode ``context`` keeps."""
     max_output_tokens: int | None = None
     """Longest answer."""
     temperature: float | None = None

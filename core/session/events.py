@@ -160,10 +160,14 @@ class Commit:
 
 @attrs.frozen
 class LaneOpened:
-    """A runtime lane for the current epoch, from the heard history: (item id, characters of it) in order."""
+    """A runtime lane for the current epoch, from the heard history: (item id, characters of it) in order.
+
+    ``tokens`` is its estimated length: the prefix and the units. A part without an id is text kept of dropped turns.
+    """
 
     parts: tuple[tuple[str, int], ...] = ()
     reason: str = "opened"
+    tokens: int = 0
 
 
 @attrs.frozen
@@ -176,11 +180,12 @@ class LaneTruncated:
 
 @attrs.frozen
 class WindowSlid:
-    """Whole units left the lane's window."""
+    """Whole units left the context window: everything in it up to and including item ``upto``."""
 
     dropped_units: int
     tokens_before: int
     tokens_after: int
+    upto: str = ""
 
 
 @attrs.frozen
@@ -199,6 +204,8 @@ class ResponseStarted:
     max_output_tokens: int | None = None
     out_of_band: bool = False
     event_id: str | None = None
+    prompt_tokens: int = 0
+    """Estimated length of what the lane is told with it: the prefix and the units."""
 
 
 @attrs.frozen

@@ -2,28 +2,58 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
+
 from core.session.effects import HistoryTurn
 from core.session.ledger import heard_chars, heard_text
 from core.session.state import Item, SessionState
 
+PREVIOUS_ID = ""
+"""Stands for an item id in the turn that holds what is kept of turns that left the window."""
 
-def history(state: SessionState, upto: str | None = None) -> tuple[HistoryTurn, ...]:
-    """The turns up to and including item ``upto`` (None: all). Answers of which nothing was heard are left out."""
-    turns = []
-    for item in state.items.values():
-        turn = _turn(state, item)
+PREVIOUS_HEADING = "Earlier in this conversation:"
+PREVIOUS_BYTES_PER_TOKEN = 4
+
+_NOTHING: Mapping[str, int] = {}
+
+
+def history(
+    state: SessionState, upto: str | None = None, heard: Mapping[str, int] = _NOTHING
+) -> tuple[HistoryTurn, ...]:
+    """The turns in the context window up to and including item ``upto`` (None: all). Answers of which nothing was heard
+    are left out. ``heard``: response id -> ms, where that is to count instead of what is recorded."""
+    turns, items = [], state.items
+    for item_id in state.window.items:
+        turn = _turn(state, items[item_id], heard)
         if turn is not None:
             turns.append(turn)
-        if item.item_id == upto:
+        if item_id == upto:
             break
     if state.config.context_on_barge_in == "empty" and state.epoch > 1:
         return tuple(turns[-1:])
+    if state.config.window_mode == "context" and state.window.previous:
+        text = previous_text(state, state.window.previous, heard)
+        if text:
+            turns.insert(0, HistoryTurn("system", text, PREVIOUS_ID))
     return tuple(turns)
 
 
-def lane_parts(state: SessionState, upto: str | None = None) -> tuple[tuple[str, int], ...]:
-    """What a lane is made of that is told the history up to ``upto``: (item id, characters) in order."""
-    return tuple((turn.item_id, len(turn.text or "")) for turn in history(state, upto))
+def previous_text(state: SessionState, item_ids: Collection[str], heard: Mapping[str, int] = _NOTHING) -> str:
+    """What is kept of turns that left the window, the newest of them: at most ``window_previous_tokens``."""
+    room = state.config.window_previous_tokens * PREVIOUS_BYTES_PER_TOKEN - len(PREVIOUS_HEADING)
+    lines: list[str] = []
+    for item_id in reversed(tuple(item_ids)):
+        item = state.items.get(item_id)
+        turn = _turn(state, item, heard) if item is not None else None
+        if turn is None or not turn.text:
+            continue
+        line = f"\n{turn.role}: {turn.text}"
+        size = len(line) if line.isascii() else len(line.encode())
+        if size > room:
+            break
+        room -= size
+        lines.append(line)
+    return PREVIOUS_HEADING + "".join(reversed(lines)) if lines else ""
 
 
 def item_text(state: SessionState, item: Item) -> str:
@@ -36,7 +66,7 @@ def item_text(state: SessionState, item: Item) -> str:
     return response.text
 
 
-def _turn(state: SessionState, item: Item) -> HistoryTurn | None:
+def _turn(state: SessionState, item: Item, heard: Mapping[str, int]) -> HistoryTurn | None:
     if item.kind == "function_call":
         return None
     response = state.responses.get(item.response_id) if item.response_id is not None else None
@@ -46,6 +76,7 @@ def _turn(state: SessionState, item: Item) -> HistoryTurn | None:
         if item.role == "user" and item.text == "":
             return None
         return HistoryTurn(item.role, item.text, item.item_id)
-    if response.out_of_band or heard_chars(response) == 0:
+    heard_ms = heard.get(response.response_id)
+    if response.out_of_band or heard_chars(response, heard_ms) == 0:
         return None
-    return HistoryTurn("assistant", heard_text(response), item.item_id)
+    return HistoryTurn("assistant", heard_text(response, heard_ms), item.item_id)

@@ -68,11 +68,11 @@ def speaking(state: SessionState, cursor: Cursor, now_ns: int) -> Response | Non
     return None
 
 
-def heard_chars(response: Response) -> int:
-    """How many characters of the response's text were heard."""
+def heard_chars(response: Response, heard_ms: int | None = None) -> int:
+    """How many characters of the response's text were heard; ``heard_ms`` None: as the ledger says."""
     if "audio" not in response.modalities:
         return len(response.text)  # an answer in text is read as it comes
-    heard_ms = response.committed_ms
+    heard_ms = response.committed_ms if heard_ms is None else heard_ms
     if heard_ms <= 0:
         return 0
     if response.status == "completed" and heard_ms >= response.produced_ms:
@@ -87,9 +87,9 @@ def _end_ms(mark: tuple[int, int]) -> int:
     return mark[1]
 
 
-def heard_text(response: Response) -> str:
-    """The prefix of the response's text that was heard."""
-    return response.text[: heard_chars(response)]
+def heard_text(response: Response, heard_ms: int | None = None) -> str:
+    """The prefix of the response's text that was heard; ``heard_ms`` None: as the ledger says."""
+    return response.text[: heard_chars(response, heard_ms)]
 
 
 def _proportional_chars(response: Response, heard_ms: int) -> int:

@@ -7,7 +7,8 @@ much was made, handed over, heard. Each step is
     decide      one function for the command's type, pure, which returns events or a refusal;
     apply       each event is folded into the state, as it will be folded again by every replay;
     settle      state-triggered rules (like h11's), tried until none applies: a lane is missing -> open it from the heard
-                history; a lane was told more than was heard -> truncate it; a turn waits and nobody answers -> answer it;
+                history; a turn waits and nobody answers -> answer it; what a lane is to be told is longer than the
+                context window -> slide that first; a lane was told more than was heard -> truncate it;
     effects     what each record makes the world do, from the state after it.
 
 Three numbers only grow. The epoch is bumped by everything that ends an answer before its time, and model output of an
@@ -31,14 +32,14 @@ from core.session.apply import apply
 from core.session.decisions import input as user
 from core.session.decisions import items, link, output
 from core.session.decisions.context import Context, Decision
-from core.session.decisions.cut import settle_heard
+from core.session.decisions.cut import LANE_FULL, closing, settle_heard
 from core.session.effects import Effect
-from core.session.history import lane_parts
 from core.session.ledger import heard_chars
 from core.session.legality import LEGAL, PHASE_CODES
 from core.session.react import effects_of
 from core.session.refusals import Refusal, refuse
 from core.session.state import Phase, SessionState
+from core.session.window import does_not_fit, lane_of, slide
 
 SETTLE_ROUNDS_MAX = 8
 """More rounds than this would mean that two rules feed each other: a fault of ours."""
@@ -109,12 +110,21 @@ def settle(ctx: Context) -> tuple[e.Event, ...]:
     if state.phase is not Phase.OPEN or not state.runtime_up:
         return ()
     if state.lane_epoch != state.epoch:
-        return settle_heard(ctx) or (e.LaneOpened(lane_parts(state), "opened" if state.epoch == 1 else "reopened"),)
+        return settle_heard(ctx) or _open_lane(ctx)
     if state.active is not None:
         return ()
     if state.queued:
         return settle_heard(ctx) or output.start_queued(ctx)
     return _lane_told_too_much(state)
+
+
+def _open_lane(ctx: Context) -> tuple[e.Event, ...]:
+    state = ctx.state
+    lane = lane_of(state)
+    if does_not_fit(state, lane):
+        return closing(ctx, LANE_FULL)
+    reason = "opened" if state.epoch == 1 else "reopened"
+    return slide(state, lane) or (e.LaneOpened(lane.parts, reason, lane.tokens),)
 
 
 def _lane_told_too_much(state: SessionState) -> tuple[e.Event, ...]:

@@ -26,6 +26,9 @@ PREROLL_MS = 2_000
 PENDING_CHUNKS_MAX = 65_536
 """Chunks of audio that may lie uncommitted, however small they are."""
 
+PREVIOUS_ITEMS_MAX = 256
+"""Items that have left the window and of which some text may still be told."""
+
 ITEMS_MAX = 4_096
 """Conversation items kept; the oldest leave first."""
 
@@ -55,6 +58,7 @@ class Response:
     modalities: tuple[str, ...]
     out_of_band: bool
     started_ns: int
+    prompt_tokens: int = 0
     status: str = "in_progress"
     reason: str = ""
     usage: tuple[int, int] | None = None
@@ -94,6 +98,8 @@ class Item:
     spoken: bool = False
     transcribed: bool = False
     """A detector or recogniser gave the text."""
+    audio_ms: int = 0
+    """How long the user spoke, pauses included."""
     name: str = ""
     """The function's, of a call."""
     call_id: str = ""
@@ -140,6 +146,17 @@ class Input:
 
 
 @attrs.define
+class Window:
+    """Which of the conversation's items the model is still told. Invariant: a part of the conversation, in its order."""
+
+    items: dict[str, None] = attrs.field(factory=dict)
+    previous: deque[str] = attrs.field(factory=lambda: deque(maxlen=PREVIOUS_ITEMS_MAX))
+    """The newest items that left."""
+    excess_tokens: int = 0
+    """What the runtime's last prompt had beyond our estimate of it."""
+
+
+@attrs.define
 class Attachment:
     """Who holds the stream. The previous token stays valid until the new attachment's first frame has arrived."""
 
@@ -179,6 +196,7 @@ class SessionState:
     """The last responses by id, oldest first; the active one among them."""
     items: dict[str, Item] = attrs.field(factory=dict)
     """The conversation, in order."""
+    window: Window = attrs.field(factory=Window)
     told_too_much: dict[str, None] = attrs.field(factory=dict)
     """Answers' items of which the present lane may know more than turned out to be heard."""
     lane_epoch: int = 0

@@ -76,6 +76,15 @@ async def much_input() -> None:
         world.say(200)
 
 
+async def long_talk() -> None:
+    config = attrs.evolve(
+        CLIENT_VAD, window_mode="context", window_high_tokens=90, window_low_tokens=60, window_previous_tokens=20
+    )
+    world = World(config)
+    for _ in range(12):
+        world.answered(3)
+
+
 # -- over the actors --------------------------------------------------------------------------------------------------
 
 
@@ -309,6 +318,7 @@ HUNTS: dict[str, Any] = {
         runtime_dies,
         many_turns,
         much_input,
+        long_talk,
         cut_behind_a_stalled_socket,
         cut_while_audio_is_read,
         cut_that_is_lost,

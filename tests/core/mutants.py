@@ -248,7 +248,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "heard-only",
         "cut_and_go_on",
         "the history has all that was made",
-        (Edit("core.session.ledger:heard_text", "response.text[: heard_chars(response)]", "response.text"),),
+        (Edit("core.session.ledger:heard_text", "response.text[: heard_chars(response, heard_ms)]", "response.text"),),
     ),
     Mutant(
         "watermark_off_by_a_unit",
@@ -346,6 +346,32 @@ MUTANTS: tuple[Mutant, ...] = (
                 "number, opening",
             ),
         ),
+    ),
+    # -- the window
+    Mutant(
+        "window_takes_half_a_unit",
+        "window",
+        "long_talk",
+        "the question of the first unit that stays leaves as well",
+        (
+            Edit(
+                "core.session.window:slide", "last = lane.turns[place - 1].item_id", "last = lane.turns[place].item_id"
+            ),
+        ),
+    ),
+    Mutant(
+        "window_never_slides",
+        "window",
+        "long_talk",
+        "a lane is told more than the window holds",
+        (Edit("core.session.window:slide", "lane.tokens <= high_low(state)[0]", "lane.tokens"),),
+    ),
+    Mutant(
+        "dropped_turns_are_not_counted",
+        "window",
+        "long_talk",
+        "what is kept of dropped turns is told and not counted",
+        (Edit("core.session.window:lane_of", 'prefix += text_tokens(turn.text or "")', "pass"),),
     ),
     # -- bounds, replay
     Mutant(

@@ -328,6 +328,26 @@ def test_updates_are_merged_deeply_in_any_order() -> None:
         assert shown["audio"]["input"]["turn_detection"]["interrupt_response"] is True
 
 
+@BOTH
+def test_the_context_window_is_set_by_the_duplex_dialects_names(dialect: Dialect) -> None:
+    window = {
+        "sliding_window_mode": "context",
+        "basic_window_high_tokens": 900,
+        "basic_window_low_tokens": 600,
+        "context_previous_max_tokens": 0,
+    }
+    changes = {"extra_body": window} if dialect is DUPLEX else window
+    config = updated(dialect, changes)
+    assert (config.window_mode, config.window_high_tokens) == ("context", 900)
+    assert (config.window_low_tokens, config.window_previous_tokens) == (600, 0)
+    shown = dialect.make_projection().greeting(fresh(dialect, config), None)[0]["session"]
+    assert {key: shown[key] for key in window} == window
+    for bad in ({"sliding_window_mode": "large"}, {"basic_window_low_tokens": 9_000}):
+        with pytest.raises(Problem) as caught:
+            updated(dialect, bad)
+        assert caught.value.code == "invalid_config"
+
+
 def test_both_shapes_of_a_session_say_the_same() -> None:
     flat = {"input_audio_format": "g711_ulaw", "turn_detection": None, "voice": "joe", "max_response_output_tokens": 9}
     nested = {

@@ -29,6 +29,7 @@ from adapters.wire.problems import error_body
 from adapters.wire.schema import names
 from core.ports.projection import DELTA, LIVE, TERMINAL, Credentials, Frame, Resumption
 from core.session import events as e
+from core.session.decisions.cut import LANE_FULL
 from core.session.events import Record
 from core.session.ledger import heard_text
 from core.session.state import SessionState, short_id
@@ -156,6 +157,9 @@ class OpenAIProjection:
             minutes = state.config.max_session_ms // 60_000
             text = f"Your session hit the maximum duration of {minutes} minutes."
             emit.live(names.ERROR, error=error_body("session_expired", text))
+        elif event.reason == LANE_FULL:
+            text = "The conversation is longer than the model can hold."
+            emit.live(names.ERROR, error=error_body(LANE_FULL, text))
 
     def _attached(self, emit: Emitter, event: e.Attached, state: SessionState) -> None:
         """Nothing: GA's session.created says it all."""

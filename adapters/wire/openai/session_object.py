@@ -69,6 +69,10 @@ def tuning_object(state: SessionState) -> dict[str, Any]:
         "overlap_silence_rms": config.overlap_silence_rms,
         "unacked": config.unacked,
         "context_on_barge_in": config.context_on_barge_in,
+        "sliding_window_mode": config.window_mode,
+        "basic_window_high_tokens": config.window_high_tokens,
+        "basic_window_low_tokens": config.window_low_tokens,
+        "context_previous_max_tokens": config.window_previous_tokens,
         "idle_timeout_s": config.idle_timeout_ms / 1000,
         "max_client_lead_ms": config.max_client_lead_ms,
     }

@@ -12,6 +12,15 @@ from core.session.decisions.context import Context
 from core.session.ledger import assumed_heard_ms, outstanding, sent_ms
 from core.session.state import Response
 
+LANE_FULL = "lane_full"
+"""Why a session ends whose conversation the model cannot hold."""
+
+
+def closing(ctx: Context, reason: str) -> tuple[e.Event, ...]:
+    """The end of a session, with the one end of its answer before it."""
+    ended = cut(ctx, "session_closed") if ctx.state.active is not None else ()
+    return (*ended, e.SessionClosed(reason))
+
 
 def cut(ctx: Context, reason: str, event_id: str | None = None) -> tuple[e.Event, ...]:
     """Cut whatever is being made or not played out. Bumps the epoch also when there is nothing of that kind."""
@@ -61,7 +70,7 @@ def drain(ctx: Context, reason: str) -> tuple[e.Event, ...]:
     return tuple(made)
 
 
-def assume_heard(ctx: Context, response: Response) -> tuple[e.Event, ...]:
+def assume_heard(ctx: Context, response: Response) -> tuple[e.PlaybackAck, ...]:
     """For a client that has never acked this answer: what it is taken to have heard by now, recorded in the log."""
     if response.acked or response.cut or response.limit_ms is not None or response.produced_ms == 0:
         return ()
@@ -72,9 +81,9 @@ def assume_heard(ctx: Context, response: Response) -> tuple[e.Event, ...]:
     return (e.PlaybackAck(response.response_id, heard_ms, heard_ms, handed_ms, source="assumed"),)
 
 
-def settle_heard(ctx: Context) -> tuple[e.Event, ...]:
+def settle_heard(ctx: Context) -> tuple[e.PlaybackAck, ...]:
     """The same for every answer of the conversation, before a lane is told what was heard."""
-    made: list[e.Event] = []
+    made: list[e.PlaybackAck] = []
     for response in ctx.state.responses.values():
         if response is not ctx.state.active and not response.out_of_band:
             made.extend(assume_heard(ctx, response))

@@ -9,6 +9,7 @@ from core.session.config import (
     OUTPUT_ENCODINGS,
     OVERLAP_POLICIES,
     UNACKED_POLICIES,
+    WINDOW_MODES,
     SessionConfig,
     TurnDetection,
 )
@@ -80,6 +81,7 @@ def _format_checks(config: SessionConfig) -> dict[str, bool]:
         "session.audio.output.format.rate": 8_000 <= config.output_format.rate <= 192_000,
         "session.overlap_policy": config.overlap_policy in OVERLAP_POLICIES,
         "session.unacked": config.unacked in UNACKED_POLICIES,
+        "session.sliding_window_mode": config.window_mode in WINDOW_MODES,
         "session.output_modalities": config.output_modalities in (("audio",), ("text",), ("text", "audio")),
         "session.context_on_barge_in": config.context_on_barge_in in ("heard", "empty"),
     }
@@ -90,6 +92,9 @@ def _limit_checks(config: SessionConfig) -> dict[str, bool]:
     temperature, tokens = config.temperature, config.max_output_tokens
     return {
         "session.max_output_tokens": tokens is None or 0 < tokens <= TOKENS_MAX,
+        "session.basic_window_high_tokens": 0 < config.window_high_tokens <= TOKENS_MAX,
+        "session.basic_window_low_tokens": 0 < config.window_low_tokens <= config.window_high_tokens,
+        "session.context_previous_max_tokens": 0 <= config.window_previous_tokens <= config.window_low_tokens // 2,
         "session.temperature": temperature is None or 0 <= temperature <= 2,
         "session.idle_timeout_s": 0 < config.idle_timeout_ms <= TIME_MS_MAX,
         "session.pause_watchdog_s": 0 < config.pause_watchdog_ms <= TIME_MS_MAX,

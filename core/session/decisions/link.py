@@ -6,7 +6,7 @@ from core.session import commands as c
 from core.session import events as e
 from core.session.deadlines import earliest
 from core.session.decisions.context import Context, Decision
-from core.session.decisions.cut import cut, drain
+from core.session.decisions.cut import closing, drain
 from core.session.ledger import NS_PER_MS
 from core.session.state import Phase
 
@@ -67,12 +67,6 @@ def touch(ctx: Context, command: c.Touch) -> Decision:
 
 def close(ctx: Context, command: c.Close) -> Decision:
     return closing(ctx, command.reason)
-
-
-def closing(ctx: Context, reason: str) -> tuple[e.Event, ...]:
-    """The end of a session, with the one end of its answer before it."""
-    ended = cut(ctx, "session_closed") if ctx.state.active is not None else ()
-    return (*ended, e.SessionClosed(reason))
 
 
 def lose_runtime(ctx: Context, command: c.LoseRuntime) -> Decision:

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from core.session import commands as c
 from core.session import events as e
 from core.session.decisions.context import Context, Decision
-from core.session.decisions.cut import cut, settle_heard
+from core.session.decisions.cut import LANE_FULL, closing, cut, settle_heard
 from core.session.ledger import sent_ms, speaking
 from core.session.refusals import refuse
 from core.session.state import Response, SessionState, next_item_id, next_response_id
+from core.session.window import does_not_fit, lane_of, slide
 
 
 def create_response(ctx: Context, command: c.CreateResponse) -> Decision:
@@ -19,6 +20,11 @@ def create_response(ctx: Context, command: c.CreateResponse) -> Decision:
         return refuse("response_active", command.event_id)
     if state.lane_epoch != state.epoch:
         return refuse("runtime_unavailable", command.event_id)
+    heard = settle_heard(ctx)
+    lane = lane_of(state, None, command.instructions, {ack.response_id: ack.committed_ms for ack in heard})
+    if does_not_fit(state, lane):
+        return closing(ctx, LANE_FULL)
+    slid = slide(state, lane)
     started = e.ResponseStarted(
         next_response_id(state),
         next_item_id(state),
@@ -30,14 +36,18 @@ def create_response(ctx: Context, command: c.CreateResponse) -> Decision:
         command.max_output_tokens or state.config.max_output_tokens,
         command.out_of_band,
         command.event_id,
+        slid[0].tokens_after if slid else lane.tokens,
     )
-    return (*settle_heard(ctx), started)
+    return (*heard, *slid, started)
 
 
 def start_queued(ctx: Context) -> tuple[e.Event, ...]:
-    """The answer to the first turn that waits for one."""
+    """The answer to the first turn that waits for one, once the window has room for it."""
     state = ctx.state
-    return (
+    lane = lane_of(state, state.queued[0])
+    if does_not_fit(state, lane):
+        return closing(ctx, LANE_FULL)
+    return slide(state, lane) or (
         e.ResponseStarted(
             next_response_id(state),
             next_item_id(state),
@@ -45,6 +55,7 @@ def start_queued(ctx: Context) -> tuple[e.Event, ...]:
             state.queued[0],
             modalities=state.config.output_modalities,
             max_output_tokens=state.config.max_output_tokens,
+            prompt_tokens=lane.tokens,
         ),
     )
 
@@ -164,4 +175,7 @@ def model_done(ctx: Context, command: c.ModelDone) -> Decision:
     state, active = ctx.state, ctx.state.active
     if active is None or command.epoch != state.epoch or command.response_id != active.response_id:
         return ()
-    return (e.ResponseEnded(command.response_id, command.status, command.reason, command.usage),)
+    ended = e.ResponseEnded(command.response_id, command.status, command.reason, command.usage)
+    if command.status == "failed" and command.reason == LANE_FULL:
+        return (ended, e.SessionClosed(LANE_FULL))
+    return (ended,)

@@ -48,6 +48,19 @@ CONFIGS = tuple(
     )
 )
 TEXT_ONLY = attrs.evolve(CONFIGS[0], output_modalities=("text",))
+NARROW = tuple(
+    attrs.evolve(
+        config,
+        window_mode=mode,
+        window_high_tokens=70,
+        window_low_tokens=50,
+        window_previous_tokens=25,
+        instructions="hi",
+    )
+    for config in (CONFIGS[0], CONFIGS[6])
+    for mode in ("basic", "context", "off")
+)
+"""A window of a few turns."""
 
 event_ids = st.one_of(st.none(), st.sampled_from(["ev-1", "ev-2", "ev-3"]))
 some_ms = st.sampled_from([0, 1, 40, 100, 250, 700, 1_200, 5_000])
@@ -60,7 +73,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     world: World
 
-    @initialize(config=st.sampled_from((*CONFIGS, TEXT_ONLY)), runtime=st.booleans())
+    @initialize(config=st.sampled_from((*CONFIGS, TEXT_ONLY, *NARROW)), runtime=st.booleans())
     def open(self, config: SessionConfig, runtime: bool) -> None:
         self.world = World(config, runtime=runtime)
         self.segment = 0
@@ -137,7 +150,8 @@ class AnyOrder(RuleBasedStateMachine):
         self.world.do((c.RetrieveItem if retrieve else c.DeleteItem)(item_id, event_id))
 
     @rule(
-        config=st.sampled_from(CONFIGS), bad=st.sampled_from([{}, {}, {"voice": "b"}, {"model": "x"}, {"unacked": ""}])
+        config=st.sampled_from((*CONFIGS, *NARROW)),
+        bad=st.sampled_from([{}, {}, {"voice": "b"}, {"model": "x"}, {"unacked": ""}]),
     )
     def configure(self, config: SessionConfig, bad: dict[str, Any]) -> None:
         self.world.do(c.UpdateConfig(attrs.evolve(config, **bad)))
@@ -204,11 +218,12 @@ class AnyOrder(RuleBasedStateMachine):
     @rule(back=st.integers(0, 1), of=places, status=st.sampled_from(["completed", "completed", "incomplete", "failed"]))
     def done(self, back: int, of: int, status: str) -> None:
         response_id = self._response_id(of) or "resp_none"
-        self.world.do(c.ModelDone(self.world.state.epoch - back, response_id, status))
+        usage = (None, (0, 0), (30, 5), (90, 5))[of % 4]
+        self.world.do(c.ModelDone(self.world.state.epoch - back, response_id, status, usage=usage))
 
-    @rule(up=st.booleans())
-    def runtime(self, up: bool) -> None:
-        self.world.do(c.GainRuntime() if up else c.LoseRuntime("killed"))
+    @rule(up=st.booleans(), tokens=st.sampled_from([0, 0, 8_000, 200, 60]))
+    def runtime(self, up: bool, tokens: int) -> None:
+        self.world.do(c.GainRuntime(tokens) if up else c.LoseRuntime("killed"))
 
     # -- sockets and servers -----------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from itertools import pairwise
 from typing import TypeVar
 
 import attrs
@@ -97,6 +98,10 @@ class World:
         self.started: set[str] = set()
         self.ends: Counter[str] = Counter()
         self.cut_ends: dict[int, int] = {}
+        self.spoke_ms: dict[str, int] = {}
+        self.left_window: set[str] = set()
+        self.excess_tokens = 0
+        """What the runtime's last prompt had beyond the estimate of it."""
         self.checking = True
         self._write(e.SessionOpened("duplex-abc", "duplex", 1, config))
         self._write(e.OwnerChanged(1, "server-a"))
@@ -150,9 +155,9 @@ class World:
                 )
             )
 
-    def finish(self, status: str = "completed", reason: str = "") -> Step:
+    def finish(self, status: str = "completed", reason: str = "", usage: tuple[int, int] | None = None) -> Step:
         """The model comes to the answer's end."""
-        return self.do(c.ModelDone(self.state.epoch, self.active.response_id, status, reason))
+        return self.do(c.ModelDone(self.state.epoch, self.active.response_id, status, reason, usage))
 
     def answered(self, units: int = 5, *, deliver: bool = True, heard: bool = True) -> Response:
         """A whole answer: made, and if asked so delivered and played out."""
@@ -282,6 +287,7 @@ class World:
                 self.started.add(event.response_id)
                 self.ears[event.response_id] = Listener(spoken="audio" in event.modalities)
             case e.ResponseEnded():
+                self._learn(event)
                 self.ends[event.response_id] += 1
                 self.ears[event.response_id].completed = event.status == "completed"
             case e.Output():
@@ -291,6 +297,18 @@ class World:
                 ear.produced_ms = event.start_ms + event.audio_ms
             case e.EpochBump(disposition="cut"):
                 self.cut_ends[event.epoch] = event.cursor
+            case e.Commit():
+                self.spoke_ms[event.item_id] = event.end_ms - event.start_ms
+            case e.ItemCreated():
+                self.left_window.discard(event.item_id)
+            case e.WindowSlid():
+                order = list(self.replayed.items)
+                self.left_window.update(order[: order.index(event.upto) + 1])
+
+    def _learn(self, ended: e.ResponseEnded) -> None:
+        if ended.usage is not None and ended.usage[0] > 0:
+            (told,) = (s.prompt_tokens for s in self.events(e.ResponseStarted) if s.response_id == ended.response_id)
+            self.excess_tokens = max(0, ended.usage[0] - (told - self.excess_tokens))
 
     # -- the promises ------------------------------------------------------------------------------------------
 
@@ -299,6 +317,7 @@ class World:
         check_replay_is_live(self)
         check_conservation(self)
         check_heard_only(self, result)
+        check_window(self, result)
         check_one_end(self)
         check_bounded(self)
         check_fences_grow(before, self.state)
@@ -358,6 +377,49 @@ def _check_turn(world: World, turn: fx.HistoryTurn) -> None:
     assert ear.text.startswith(turn.text), "heard-only"
     heard = ear.heard_chars_at_most(world.now_ns)
     assert len(turn.text) <= heard, f"heard-only: {turn.text!r} of {item.response_id}, at most {heard}: {ear}"
+
+
+def check_window(world: World, result: Step) -> None:
+    """window: prefix + units is what is said to be the lane's length; it is below the marks, whole units left, and what has
+    left is told no more."""
+    for turn in history(world.state):
+        assert turn.item_id not in world.left_window, "window: what has left is told"
+    told = iter([effect for effect in result.effects if isinstance(effect, fx.OpenLane | fx.Respond)])
+    slid: e.WindowSlid | None = None
+    for record in result.records:
+        match record.event:
+            case e.WindowSlid():
+                slid = record.event
+            case e.LaneTruncated():
+                next(told)
+            case e.LaneOpened(tokens=tokens) | e.ResponseStarted(prompt_tokens=tokens):
+                _check_lane(world, next(told), tokens, slid)
+                slid = None
+
+
+def _check_lane(world: World, lane: fx.OpenLane | fx.Respond, tokens: int, slid: e.WindowSlid | None) -> None:
+    config, limit = world.state.config, world.state.lane_tokens_max
+    kept = [turn for turn in lane.history if not turn.item_id]
+    turns = [turn for turn in lane.history if turn.item_id]
+    prefix = sum(map(_estimate, [lane.instructions, *(turn.text or "" for turn in kept)])) + world.excess_tokens
+    units = [8 + world.spoke_ms[turn.item_id] // 40 if turn.text is None else _estimate(turn.text) for turn in turns]
+    assert tokens == prefix + sum(units), f"window: {tokens} tokens, {prefix} + {units}"
+    assert len(kept) <= (config.window_mode == "context"), "window: text of dropped turns is told"
+    assert sum(len(turn.text or "") for turn in kept) // 4 <= config.window_previous_tokens, "window: too much kept"
+    high = min(config.window_high_tokens, limit * 3 // 4) if limit else config.window_high_tokens
+    starts = [a.role != "user" and b.role == "user" for a, b in pairwise(turns)]
+    if config.window_mode != "off" and any(starts):
+        assert tokens <= high, f"window: {tokens} tokens, at most {high}"
+    assert not limit or tokens - world.excess_tokens <= limit, f"window: {tokens} tokens, a lane holds {limit}"
+    if slid is not None:
+        assert [turn.role for turn in turns[:1]] == ["user"], "window: a unit was cut"
+        assert slid.tokens_after == tokens, f"window: {slid} leaves {tokens} tokens"
+        assert slid.dropped_units > 0
+        assert tokens <= config.window_low_tokens or not any(starts), f"window: {tokens} tokens after {slid}"
+
+
+def _estimate(text: str) -> int:
+    return 8 + len(text.encode()) // 4
 
 
 def check_one_end(world: World) -> None:
