@@ -14,6 +14,7 @@ from adapters.bench.environment import descendants, describe, rss_mib
 from adapters.bench.figures import print_table, row
 from adapters.bench.own_server import own_server
 from adapters.bench.speech import SpokenTurn, break_down, settle, speak
+from adapters.command_line.bench_wire import wire
 from adapters.command_line.config_file import split_option
 from adapters.command_line.reading import run
 from store.opening import open_store
@@ -38,6 +39,7 @@ def bench(context: click.Context) -> None:
     duologue bench            both parts, about five minutes
     duologue bench speech     spoken turns in real time (the cascade)
     duologue bench barge-in   barge-in by command (the scripted model)
+    duologue bench wire       barge-in among many sessions, and sessions for each core
     """
     if context.invoked_subcommand is None:
         context.invoke(speech)
@@ -65,6 +67,9 @@ def speech(
     order = random.Random(seed)
     asked = [path for _ in range(-(-turns // len(files))) for path in order.sample(files, len(files))][:turns]
     run(_speech, asked, seed, dict(split_option(option) for option in options))
+
+
+bench.add_command(wire)
 
 
 @bench.command("barge-in")

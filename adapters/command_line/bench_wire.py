@@ -1,0 +1,111 @@
+"""`duologue bench wire`: barge-in among many sessions, beside a bare echo, and how many sessions a core carries."""
+
+from __future__ import annotations
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from adapters.bench.echo_server import echo_server, round_trips
+from adapters.bench.environment import describe
+from adapters.bench.figures import percentile, print_table, row
+from adapters.bench.own_server import own_server
+from adapters.bench.wire import BargeIns, Load, barge_ins, real_time
+from adapters.command_line.reading import run
+
+LATE_MS_MAX = 50.0
+SETTLE_S = 1.0
+
+
+@click.command()
+@click.option("--sessions", default="1,64,256", show_default=True, help="How many talk at once, one after the other.")
+@click.option("--rounds", default=200, show_default=True, type=click.IntRange(1), help="Cuts for each of these.")
+@click.option(
+    "--load",
+    default="16,32,64,96,128,192,256",
+    show_default=True,
+    help="Sessions of the real-time runs; the last good one counts.",
+)
+@click.option("--seconds", default=20.0, show_default=True, type=click.FloatRange(1), help="Length of each of them.")
+def wire(sessions: str, rounds: int, load: str, seconds: float) -> None:
+    """Barge-in while many sessions talk, beside a bare echo; then sessions for each core in real time.
+
+    Durable SQLite, the scripted model in its worker, five appends and five deltas a second in each session. The load runs on
+    the same machine: with few cores, leave it nothing else to do.
+    """
+    run(_wire, _counts(sessions), rounds, _counts(load), seconds)
+
+
+def _counts(text: str) -> list[int]:
+    try:
+        counts = [int(part) for part in text.split(",") if part.strip()]
+    except ValueError:
+        raise click.UsageError(f"{text!r} is not a list of numbers") from None
+    if any(count < 1 for count in counts):
+        raise click.UsageError("a number of sessions is at least 1")
+    return counts
+
+
+async def _wire(sessions: list[int], rounds: int, load: list[int], seconds: float) -> None:
+    console = Console()
+    console.print(describe(0))
+    most = max([*sessions, *load], default=1) + 8
+    options = {"rtf": "1", "unit_ms": "200", "first_audio_ms": "0", "sessions_max": str(most)}
+    async with echo_server() as url:
+        echoes = await round_trips(url, max(200, rounds))
+    rows, stale = [row("bare trio-websocket echo, round trip", echoes, 2)], 0
+    for count in sessions:
+        async with own_server("scripted", options, ("--max-sessions", str(most))) as server:
+            result: BargeIns = await barge_ins(server.url, count, rounds)
+        rows.append(row(f"barge-in sent -> cancelled received, {count} sessions", result.latencies_ms, 2))
+        stale += result.stale
+    print_table(console, "barge-in on the wire, ms", rows)
+    console.print(f"stale audio after the cancelled end: {stale} deltas")
+    if load:
+        await _real_time(console, options, most, load, seconds)
+
+
+async def _real_time(console: Console, options: dict[str, str], most: int, load: list[int], seconds: float) -> None:
+    table = Table(title="real-time traffic, 5 appends and 5 deltas a second each", title_justify="left", box=None)
+    for name in (
+        "sessions",
+        "late p50 ms",
+        "p99 ms",
+        "deltas/s",
+        "appends/s",
+        "server cores",
+        "worker",
+        "load",
+        "per core",
+    ):
+        table.add_column(name, justify="right")
+    best: Load | None = None
+    for count in load:
+        async with own_server("scripted", options, ("--max-sessions", str(most))) as server:
+            measured = await real_time(server.url, server.process.pid, count, seconds)
+        table.add_row(*_cells(measured))
+        if percentile(measured.lateness_ms, 99) >= LATE_MS_MAX:
+            break
+        best = measured
+    console.print(table)
+    if best is None:
+        console.print(f"no run kept p99 under {LATE_MS_MAX:g} ms")
+    else:
+        console.print(
+            f"{best.sessions} sessions with p99 under {LATE_MS_MAX:g} ms, "
+            f"{best.sessions / best.server_cores:.0f} for each core of the server"
+        )
+
+
+def _cells(load: Load) -> tuple[str, ...]:
+    return (
+        str(load.sessions),
+        f"{percentile(load.lateness_ms, 50):.1f}",
+        f"{percentile(load.lateness_ms, 99):.1f}",
+        f"{load.deltas_a_second:.0f}",
+        f"{load.appends_a_second:.0f}",
+        f"{load.server_cores:.2f}",
+        f"{load.worker_cores:.2f}",
+        f"{load.load_cores:.2f}",
+        f"{load.sessions / load.server_cores:.0f}",
+    )
