@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-import soxr
 import trio
 
 from adapters.client.errors import ClientError
@@ -22,6 +21,7 @@ from adapters.command_line.audio_files import level
 from adapters.command_line.talk_record import Answer, TalkRecord
 from adapters.command_line.talk_script import Microphone
 from adapters.wire.schema import names
+from gpu_runtime.resampler import Resampler
 
 RATE = 24_000
 STEP_MS = 20
@@ -95,7 +95,8 @@ class Talk:
             self._player.tap = bytearray()
         self._microphone = Microphone(RATE)
         self.record = TalkRecord(self._microphone, self._player, plan.speed)
-        self._resamplers: dict[str, soxr.ResampleStream] = {}
+        self._resampled_id = ""
+        self._resampler = Resampler(RATE, RATE)
         self._progress_ms = 0
         self._interrupted = plan.interrupt is None
         self._user_level = 0.0
@@ -248,10 +249,10 @@ class Talk:
     def _at_our_rate(self, state: ResponseState, pcm: bytes) -> bytes:
         if state.rate == RATE:
             return pcm
-        stream = self._resamplers.get(state.response_id)
-        if stream is None:
-            stream = self._resamplers[state.response_id] = soxr.ResampleStream(state.rate, RATE, 1, dtype="int16")
-        return bytes(stream.resample_chunk(np.frombuffer(pcm, "<i2")).tobytes())
+        if state.response_id != self._resampled_id:
+            self._resampled_id, self._resampler = state.response_id, Resampler(state.rate, RATE)
+        samples = self._resampler.push(np.frombuffer(pcm, "<i2").astype(np.float32))
+        return bytes(np.clip(np.rint(samples), -32_768, 32_767).astype("<i2").tobytes())
 
     async def _answer_ended(self, response_id: str, now_ms: int) -> None:
         answer = self.record.answer(response_id)

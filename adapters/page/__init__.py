@@ -82,11 +82,6 @@ def load(name: str) -> Asset:
     return Asset(name=name, content_type=content_type, body=body, etag=etag)
 
 
-def load_all() -> dict[str, tuple[str, bytes]]:
-    """Return the whole page: name -> (content type, bytes)."""
-    return {name: (asset.content_type, asset.body) for name, asset in ((name, load(name)) for name in ASSETS)}
-
-
 def asset_for_path(path: str) -> Asset | None:
     """Return the asset for a URL path (without query), ``/`` being index.html; None if the page has no such file."""
     name = "index.html" if path == "/" else path.removeprefix("/")

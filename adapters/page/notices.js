@@ -102,8 +102,6 @@ export class Trouble extends Error {
 const HARMLESS = new Set([
   "response_not_active",
   "response_cancel_not_active",
-  "playback_ack_too_late",
-  "playback_item_not_found",
   "input_audio_buffer_commit_empty",
   "input_audio_buffer_empty",
 ]);
@@ -121,13 +119,9 @@ const REASONS = {
   stopped: null,
   client_close: null,
   idle_ttl_expired: "idle",
-  idle_timeout: "idle",
   disconnect_grace_expired: "ended",
   pause_expired: "idle",
   session_expired: "ended",
-  server_shutdown: "shutdown",
-  drain: "shutdown",
-  draining: "shutdown",
 };
 
 /** The code for what getUserMedia threw. */

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from adapters.wire.audio import OutputEncoder, decode_audio, loudness
 from adapters.wire.problems import Problem
-from core.session.config import AudioFormat
+from adapters.wire.schema.audio import ENCODING_NAMES, SAMPLE_BYTES
+from core.session.config import INPUT_ENCODINGS, OUTPUT_ENCODINGS, AudioFormat
+from gpu_runtime import pcm
 
 
 def tone(rate: int, hz: float = 1_000.0, seconds: float = 1.0) -> np.ndarray:
@@ -71,6 +73,19 @@ def test_floats_are_the_samples_over_full_scale() -> None:
     body = np.array([0, 16_384, -32_768], "<i2").tobytes()
     made = OutputEncoder().encode("a", body, 24_000, AudioFormat("pcm_f32le"))
     assert np.frombuffer(made, "<f4").tolist() == [0.0, 0.5, -1.0]
+
+
+@pytest.mark.parametrize("encoding", ["g711_ulaw", "g711_alaw"])
+def test_what_ears_read_is_written_as_it_was(encoding: str) -> None:
+    codes = bytes(set(range(256)) - ({0x7F} if encoding == "g711_ulaw" else set()))  # 0x7F is mu-law's second zero
+    heard = pcm.decode(codes, AudioFormat(encoding, 8_000))
+    body = (heard * 32_768).astype("<i2").tobytes()
+    assert OutputEncoder().encode("a", body, 8_000, AudioFormat(encoding, 8_000)) == codes
+
+
+def test_wire_ears_and_log_know_the_same_encodings() -> None:
+    assert SAMPLE_BYTES == pcm.SAMPLE_BYTES
+    assert set(SAMPLE_BYTES) == set(INPUT_ENCODINGS) == set(OUTPUT_ENCODINGS) == set(ENCODING_NAMES.values())
 
 
 @pytest.mark.parametrize(
