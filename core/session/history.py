@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from core.session.effects import HistoryTurn
-from core.session.ledger import heard_chars, heard_text
+from core.session.ledger import heard_text
 from core.session.state import Item, SessionState
 
 PREVIOUS_ID = ""
@@ -71,12 +71,16 @@ def _turn(state: SessionState, item: Item, heard: Mapping[str, int]) -> HistoryT
         return None
     response = state.responses.get(item.response_id) if item.response_id is not None else None
     if response is None:
-        if item.role == "assistant" and not item.text:
+        if not item.text and (item.role == "assistant" or (item.role == "user" and item.text is not None)):
             return None
-        if item.role == "user" and item.text == "":
+        text, memo = item.text, item.turn
+    else:
+        heard_ms = heard.get(response.response_id)
+        text, memo = heard_text(response, heard_ms), item.turn
+        if not text or response.out_of_band:
             return None
-        return HistoryTurn(item.role, item.text, item.item_id)
-    heard_ms = heard.get(response.response_id)
-    if response.out_of_band or heard_chars(response, heard_ms) == 0:
-        return None
-    return HistoryTurn("assistant", heard_text(response, heard_ms), item.item_id)
+    if memo is not None and memo.text == text:
+        return memo
+    role = item.role if response is None else "assistant"
+    item.turn = turn = HistoryTurn(role, text, item.item_id)
+    return turn

@@ -54,8 +54,10 @@ def outstanding(response: Response, cursor: Cursor, now_ns: int) -> bool:
         return False
     if response.active:
         return True
-    left = response.produced_ms - response.invalidated_ms - played_now_ms(response, cursor, now_ns)
-    return left > PLAYED_OUT_MS
+    audible_ms = response.produced_ms - response.invalidated_ms
+    if audible_ms - response.played_ms <= PLAYED_OUT_MS:
+        return False  # heard already, whatever a new attachment's clock says
+    return audible_ms - played_now_ms(response, cursor, now_ns) > PLAYED_OUT_MS
 
 
 def speaking(state: SessionState, cursor: Cursor, now_ns: int) -> Response | None:

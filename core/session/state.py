@@ -13,6 +13,7 @@ from enum import Enum
 import attrs
 
 from core.session.config import SessionConfig
+from core.session.effects import HistoryTurn
 
 EVENT_IDS_MAX = 1_024
 """How many of the client's last event ids are remembered, so that input that is sent again is not doubled."""
@@ -104,6 +105,8 @@ class Item:
     """The function's, of a call."""
     call_id: str = ""
     """Of a function call and of its output."""
+    turn: HistoryTurn | None = attrs.field(default=None, eq=False, repr=False)
+    """How the item was told last; made again when its text is another."""
 
 
 @attrs.define

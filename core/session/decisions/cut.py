@@ -72,8 +72,10 @@ def drain(ctx: Context, reason: str) -> tuple[e.Event, ...]:
 
 def assume_heard(ctx: Context, response: Response) -> tuple[e.PlaybackAck, ...]:
     """For a client that has never acked this answer: what it is taken to have heard by now, recorded in the log."""
-    if response.acked or response.cut or response.limit_ms is not None or response.produced_ms == 0:
+    if response.acked or response.cut or response.limit_ms is not None:
         return ()
+    if response.committed_ms >= response.produced_ms - response.invalidated_ms:
+        return ()  # nothing was made, or all of it was heard
     heard_ms = assumed_heard_ms(ctx.state, response, ctx.cursor, ctx.now_ns)
     handed_ms = sent_ms(response, ctx.cursor)
     if heard_ms <= response.committed_ms:
