@@ -35,6 +35,7 @@ from gpu_runtime.scheduler.server import UnitServer
 from gpu_runtime.scheduler.units import SchedulerOptions, UnitScheduler
 
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
+MIXED_SIZES = (192, 256, 384, 512, 768)
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -44,7 +45,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--shape", choices=sorted(SHAPES), default="tiny-qwen3")
     parser.add_argument("--sessions", type=numbers, default=[1, 4])
     parser.add_argument("--seconds", type=int, default=10, help="of load for each number of sessions")
-    parser.add_argument("--long", type=int, default=0, help="seconds for the last number of sessions, lanes only")
+    parser.add_argument("--long", type=int, default=0, help="seconds for the last run of lanes")
     parser.add_argument("--parts", default="raw,lanes,barge-in", help="which of raw, lanes, barge-in")
     parser.add_argument("--history", type=int, default=4_000, help="tokens in a lane at the start, on average")
     parser.add_argument("--window", type=numbers, default=[5_800, 3_500], help="slide at, to (tokens)")
@@ -57,7 +58,10 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--new", type=int, default=20, help="tokens decoded a unit")
     parser.add_argument("--requests", type=int, default=160, help="lanes that may hold KV at once")
     parser.add_argument("--kv-mib", type=int, default=0)
-    parser.add_argument("--graphs", action="store_true", help="CUDA graphs")
+    parser.add_argument("--graphs", default="", help="CUDA graphs: FULL_DECODE_ONLY, or FULL; none when left out")
+    parser.add_argument(
+        "--gather", type=numbers, default=[0], help="ms that units gather for, one run of lanes for each"
+    )
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(), help="folder for the raw data")
     return parser
@@ -126,7 +130,10 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
             embeddings=True,
             random_weights=options.shape == "qwen3-8b",
             eager=not options.graphs,
-            graph_sizes=tuple(sorted({*GRAPH_SIZES, options.requests})),
+            graph_mode=options.graphs,
+            graph_sizes=tuple(
+                sorted({*GRAPH_SIZES, options.requests, *(MIXED_SIZES if options.graphs == "FULL" else ())})
+            ),
             block_tokens=16 if report.data["machine"]["gpu"] else 32,
         )
     )
@@ -151,8 +158,10 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
             units = await run_load(RawDriver(requests), load, count, options.seconds)
             report.add(f"raw{count}", line_of(units, options.unit_ms), **attrs.asdict(units))
         if "lanes" in parts:
-            long = options.long if count == options.sessions[-1] else 0
-            await _lanes(options, report, requests, load, count, long or options.seconds)
+            for gather_ms in options.gather:
+                last = (count, gather_ms) == (options.sessions[-1], options.gather[-1])
+                long = options.long if last else 0
+                await _lanes(options, report, requests, load, count, gather_ms, long or options.seconds)
     if "barge-in" in parts:
         rounds = await barge_in(StreamedLanes(requests), load, options.barge_in_history)
         report.add("barge-in", rounds.line(), **attrs.asdict(rounds))
@@ -160,18 +169,24 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
 
 
 async def _lanes(
-    options: argparse.Namespace, report: Report, requests: Any, load: Load, count: int, seconds: int
+    options: argparse.Namespace,
+    report: Report,
+    requests: Any,
+    load: Load,
+    count: int,
+    gather_ms: int,
+    seconds: int,
 ) -> None:
     window = Window(*options.window)
     engine = StreamedLanes(requests, window)
     scheduler = UnitScheduler(
-        SchedulerOptions(unit_ms=options.unit_ms, sessions_max=count, running_max=options.requests)
+        SchedulerOptions(unit_ms=options.unit_ms, sessions_max=count, running_max=options.requests, gather_ms=gather_ms)
     )
     driver = LaneDriver(UnitServer(engine, scheduler))
     units = await run_load(driver, load, count, seconds)
     engine_figures, queue = engine.statistics(), scheduler.statistics()
     report.add(
-        f"lanes{count}",
+        f"lanes{count}" + (f"g{gather_ms}" if gather_ms else ""),
         line_of(units, options.unit_ms),
         **attrs.asdict(units),
         engine=attrs.asdict(engine_figures),
@@ -181,7 +196,7 @@ async def _lanes(
     if slid:
         others = [time_ms for time_ms, flag in zip(units.times_ms, units.slid, strict=True) if not flag]
         report.add(
-            f"slides{count}",
+            f"slides{count}" + (f"g{gather_ms}" if gather_ms else ""),
             f"{len(slid)} units with a slide: p50 {percentile(slid, 50):.1f} p99 {percentile(slid, 99):.1f} ms; without: "
             f"p50 {percentile(others, 50):.1f} p99 {percentile(others, 99):.1f} ms; {engine_figures.slides_waited_for} "
             f"slides were waited for, {engine_figures.parked} lanes were parked",

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import attrs
 
-from gpu_runtime.engines.port import Embeddings, Part, Rows, Slid, Tokens
+from gpu_runtime.engines.port import Embeddings, Part, Slid, Tokens
 
 
 @attrs.define
@@ -17,21 +17,22 @@ class _Segment:
 
     start: int
     ids: list[int] | None
-    rows: Rows | None
+    block: Embeddings | None
 
     def __len__(self) -> int:
         if self.ids is not None:
             return len(self.ids)
-        assert self.rows is not None
-        return len(self.rows)
+        assert self.block is not None
+        return len(self.block)
 
     def part(self, start: int, end: int) -> Part:
         """[start, end) of the lane's positions, clipped to this segment."""
         low, high = max(start - self.start, 0), min(end - self.start, len(self))
         if self.ids is not None:
             return Tokens(tuple(self.ids[low:high]))
-        assert self.rows is not None
-        return Embeddings(self.rows[low:high])
+        assert self.block is not None
+        # Whole blocks come back as the object that came in: what an engine keeps beside it (a digest) is not lost.
+        return self.block if high - low == len(self.block) else Embeddings(self.block.rows[low:high])
 
 
 class LaneHistory:
@@ -104,5 +105,5 @@ class LaneHistory:
                 else:
                     self._segments.append(_Segment(self.tokens, list(part.ids), None))
             else:
-                self._segments.append(_Segment(self.tokens, None, part.rows))
+                self._segments.append(_Segment(self.tokens, None, part))
             self.tokens += len(part)

@@ -46,7 +46,9 @@ class VllmOptions:
     eager: bool = True
     """No CUDA graphs, no compiling: starts in seconds."""
     graph_sizes: tuple[int, ...] = ()
-    """Not eager: capture decoding steps of these batch sizes."""
+    """Not eager: capture steps of so many tokens."""
+    graph_mode: str = "FULL_DECODE_ONLY"
+    """``FULL`` captures steps that take prompts in too (FlashAttention 3)."""
     tokenizer: bool = False
     seed: int = 0
 
@@ -84,7 +86,7 @@ class VllmOptions:
         if not self.eager:
             arguments["compilation_config"] = {
                 "mode": 0,
-                "cudagraph_mode": "FULL_DECODE_ONLY",
+                "cudagraph_mode": self.graph_mode,
                 "cudagraph_capture_sizes": list(self.graph_sizes),
             }
         if self.embeddings:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Sequence
 from hashlib import blake2b
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import attrs
 import numpy as np
@@ -31,7 +32,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
-from gpu_runtime.engines.port import EngineLimits, EngineLost, LaneError, Part, Tokens
+from gpu_runtime.engines.port import Embeddings, EngineLimits, EngineLost, LaneError, Part, Tokens
 from gpu_runtime.engines.requests import Piece, Sampling
 from gpu_runtime.engines.vllm_options import VllmOptions
 from gpu_runtime.engines.vllm_plugin import MODALITY, register
@@ -51,6 +52,7 @@ class VllmRequests:
         self.engine = engine
         self._gauge = gauge
         self._open: set[VllmRequest] = set()
+        self._items: WeakKeyDictionary[Embeddings, tuple[Any, str]] = WeakKeyDictionary()
         config = engine.vllm_config
         self._dtype: torch.dtype = config.model_config.dtype
         blocks = config.cache_config.num_gpu_blocks or 0
@@ -117,12 +119,11 @@ class VllmRequests:
             if isinstance(part, Tokens):
                 ids.extend(part.ids)
                 continue
-            rows = np.ascontiguousarray(part.rows)
-            field = MultiModalFieldElem(data=torch.from_numpy(rows).to(self._dtype), field=MultiModalBatchedField())
-            items.append(MultiModalKwargsItem({"embedding": field}))
-            hashes.append(blake2b(rows.tobytes(), digest_size=16).hexdigest())
-            places.append(PlaceholderRange(offset=len(ids), length=len(rows)))
-            ids.extend([PLACEHOLDER] * len(rows))
+            item, digest = self._item(part)
+            items.append(item)
+            hashes.append(digest)
+            places.append(PlaceholderRange(offset=len(ids), length=len(part)))
+            ids.extend([PLACEHOLDER] * len(part))
         if not items:
             return tokens_input(ids)
         return {
@@ -132,6 +133,17 @@ class VllmRequests:
             "mm_hashes": {MODALITY: hashes},
             "mm_placeholders": {MODALITY: places},
         }
+
+    def _item(self, part: Embeddings) -> tuple[Any, str]:
+        """As vLLM takes it, and what it is known by in the prefix cache. Kept as long as the part itself: a lane that is
+        opened again brings hundreds."""
+        known = self._items.get(part)
+        if known is None:
+            rows = np.ascontiguousarray(part.rows)
+            field = MultiModalFieldElem(data=torch.from_numpy(rows).to(self._dtype), field=MultiModalBatchedField())
+            digest = blake2b(rows.tobytes(), digest_size=16).hexdigest()
+            known = self._items[part] = (MultiModalKwargsItem({"embedding": field}), digest)
+        return known
 
 
 class VllmRequest:

@@ -47,6 +47,8 @@ class UnitServer:
         self._units: dict[int, _Waiting] = {}
         """By the ticket's serial."""
         self._admitted: dict[str, asyncio.Event] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        """For units that gather."""
         self.last_report: UnitReport | None = None
 
     async def open(
@@ -147,8 +149,15 @@ class UnitServer:
         self._admit_waiting()
 
     def _start_next(self) -> None:
-        while (ticket := self._scheduler.start(self._clock_ns())) is not None:
+        now_ns = self._clock_ns()
+        while (ticket := self._scheduler.start(now_ns)) is not None:
             self._units[ticket.serial].over.set()
+        due_ns = self._scheduler.due_ns()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if due_ns is not None and due_ns > now_ns:
+            self._timer = asyncio.get_running_loop().call_later((due_ns - now_ns) / 1e9, self._start_next)
 
     def _finish(self, ticket: Ticket) -> None:
         """Once, however it ended."""

@@ -61,6 +61,22 @@ def test_only_so_many_run_at_once() -> None:
     assert units.start(10) is not None
 
 
+def test_units_of_a_busy_engine_gather() -> None:
+    units = scheduler(5, running_max=9, gather_ms=100, gather_from=2)
+    assert units.due_ns() is None
+    for number in range(2):
+        units.arrive(f"s{number}", ms(number))
+        assert units.start(ms(number)) is not None  # few run: at once
+    for number in (2, 3):
+        units.arrive(f"s{number}", ms(number))
+        assert units.start(ms(number)) is None
+    assert units.due_ns() == ms(101)
+    assert {units.start(ms(101)).session, units.start(ms(101)).session} == {"s2", "s3"}  # type: ignore[union-attr]
+    units.arrive("s4", ms(150))
+    assert units.start(ms(150)) is None
+    assert units.due_ns() == ms(201)
+
+
 def test_a_miss_is_a_unit_that_ends_after_its_deadline() -> None:
     units = scheduler(2)
     units.arrive("s0", 0)
