@@ -20,6 +20,10 @@ SECTIONS: dict[str, dict[str, str]] = {
         "host": "host",
         "port": "port",
         "max_sessions": "max_sessions",
+        "queue_max": "queue_max",
+        "sessions_per_key": "sessions_per_key",
+        "opens_per_key": "opens_per_key",
+        "events_per_key": "events_per_key",
         "drain_s": "drain_s",
         "log_level": "log_level",
         "api_keys": "api_key",
@@ -85,8 +89,10 @@ def session_defaults(session: Mapping[str, Any]) -> dict[str, SessionConfig]:
     wishes = {key: value for key, value in session.items() if key not in LIMITS}
     defaults = {}
     for name, dialect in DIALECTS.items():
+        # Clients that cannot come back are waited for as long as their dialect says.
+        own = {key: value for key, value in limits.items() if dialect.resumable or key != "disconnect_grace_ms"}
         try:
-            defaults[name] = dialect.open_config(wishes, attrs.evolve(dialect.defaults, **limits))
+            defaults[name] = dialect.open_config(wishes, attrs.evolve(dialect.defaults, **own))
         except Problem as problem:
             raise click.ClickException(f"[session]: {problem.message}") from None
     return defaults
