@@ -9,7 +9,7 @@ versions.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import Any
 
 import attrs
 import msgspec
@@ -86,17 +86,24 @@ def _reads_back(tag: str, body: bytes, event: Event) -> bool:
 
 def decode_row(row: Row, upcasters: Mapping[tuple[str, int], Upcaster] = UPCASTERS) -> Record:
     """The record in ``row``. Raises LogUnreadable."""
-    decoder = _decoders.get(row.type)
-    if decoder is None:
+    if row.version == SCHEMA_VERSIONS.get(row.type):
+        return decode_current(row.position, row.epoch, row.at_ns, row.type, row.body)
+    if row.type not in EVENT_TYPES:
         raise LogUnreadable(f"position {row.position}: unknown event type {row.type!r}")
     try:
-        if row.version == SCHEMA_VERSIONS[row.type]:
-            event = decoder.decode(row.body)
-        else:
-            event = msgspec.convert(upcast(row, SCHEMA_VERSIONS[row.type], upcasters), EVENT_TYPES[row.type])
+        raw = upcast(row, SCHEMA_VERSIONS[row.type], upcasters)
+        event: Any = msgspec.convert(raw, EVENT_TYPES[row.type])
     except msgspec.DecodeError as fault:  # ValidationError is one of them
         raise LogUnreadable(f"position {row.position}: {row.type} version {row.version}: {fault}") from fault
-    return Record(position=row.position, epoch=row.epoch, at_ns=row.at_ns, event=cast(Event, event))
+    return Record(position=row.position, epoch=row.epoch, at_ns=row.at_ns, event=event)
+
+
+def decode_current(position: int, epoch: int, at_ns: int, tag: str, body: str) -> Record:
+    """The record in a row of its type's current version; the short way, for long logs. Raises LogUnreadable."""
+    try:
+        return Record(position, epoch, at_ns, _decoders[tag].decode(body))
+    except msgspec.DecodeError as fault:
+        raise LogUnreadable(f"position {position}: {tag} version {SCHEMA_VERSIONS[tag]}: {fault}") from fault
 
 
 def upcast(row: Row, version: int, upcasters: Mapping[tuple[str, int], Upcaster]) -> Raw:

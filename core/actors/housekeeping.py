@@ -33,18 +33,22 @@ EXPIRY_MS = 10_000
 """A server that has not called for so long owns nothing any more, as far as sweeping is concerned. (A client's token opens
 its session at any time, whoever owns it.)"""
 
+SETTLE_MS = 5_000
+"""A session that has just lost its owner is left alone for so long before its log is read: most clients are back by then."""
+
 GRACE_EXPIRED = "disconnect_grace_expired"
 
 log = logging.getLogger("duologue.supervisor")
 
 
-@attrs.frozen
+@attrs.define
 class _Lost:
-    """A session without an owner, as it was when it was folded. ``seen_ns``: since when we know, on the store's clock."""
+    """A session without an owner. ``seen_ns``: since when we know, on the store's clock. ``folded``: ``due`` is known."""
 
     position: int
     seen_ns: int
-    due: Deadline | None
+    folded: bool = False
+    due: Deadline | None = None
 
 
 @attrs.define
@@ -104,9 +108,9 @@ class Housekeeper:
         for row in rows:
             lost = known.get(row.session)
             if lost is None or lost.position != row.position:
-                lost = await self._fold(row, now_ns)
-            if lost is None:
-                continue
+                lost = _Lost(row.position, now_ns)
+            if not lost.folded and now_ns >= lost.seen_ns + SETTLE_MS * NS_PER_MS:
+                await self._fold(row, lost)
             if lost.due is not None and lost.due.at_ns <= now_ns and row.session not in self.sessions:
                 log.info("session %s has no owner and is over: %s", row.session, lost.due.kind)
                 await self.end(row.session, lost.due.kind)
@@ -115,11 +119,10 @@ class Housekeeper:
                 self._lost[row.session] = lost
         return swept
 
-    async def _fold(self, row: SessionRow, now_ns: int) -> _Lost | None:
+    async def _fold(self, row: SessionRow, lost: _Lost) -> None:
         state = await self.read_state(row.session)
-        if state is None:
-            return None
-        return _Lost(row.position, now_ns, due_without_owner(state, now_ns))
+        lost.folded = True
+        lost.due = None if state is None else due_without_owner(state, lost.seen_ns)
 
 
 def due_without_owner(state: SessionState, lost_ns: int) -> Deadline | None:

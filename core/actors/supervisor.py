@@ -28,12 +28,14 @@ from core.session import events as e
 from core.session.apply import apply
 from core.session.config import SessionConfig
 from core.session.digest import CHAIN_START, chain_digest
+from core.session.ledger import NS_PER_MS
 from core.session.machine import step
 from core.session.state import Phase, SessionState
 
 log = logging.getLogger("duologue.supervisor")
 
-READ_RECORDS = 2_000
+READ_RECORDS = 500
+"""So many are folded at a stretch: other sessions wait for that long, a few ms."""
 TOKEN_BYTES = 32
 
 MakeProjection = Callable[[str, int], Projection | None]
@@ -182,14 +184,14 @@ class Supervisor:
         self._admit()
         self._opening += 1
         try:
-            seen = await self._fold(session_id, None)
+            seen = await self._fold(session_id)
             if seen is None:
                 raise ResumeRefused("session_resume_expired", "there is no such session")
             check_token(seen.state, token)
             asked_at = trio.current_time()
             owned = await self._take_term(session_id)
             taken_at = trio.current_time()
-            folded = await self._fold(session_id, None)
+            folded = await self._fold(session_id, onto=seen)
             assert folded is not None
             quiet_until = taken_at + LEASE_S if folded.holders.others(self._server_id) else 0.0
             if folded.state.term != owned.term:
@@ -208,27 +210,38 @@ class Supervisor:
         except SessionUnknown:
             raise ResumeRefused("session_resume_expired", "there is no such session") from None
 
-    async def _fold(self, session_id: str, projection: Projection | None) -> _Folded | None:
-        """Read a log and fold it, its stream along with it. None: no such session."""
-        state, chain, outbox, holders = SessionState(), CHAIN_START, Outbox(0, 0), Holders()
+    async def _fold(
+        self, session_id: str, projection: Projection | None = None, onto: _Folded | None = None
+    ) -> _Folded | None:
+        """Read a log and fold it, its stream along with it; ``onto`` what was folded of it before. None: no such session."""
+        folded = onto
         try:
-            while batches := await self._ports.store.read(session_id, state.position, READ_RECORDS):
+            last_ns = (await self._ports.store.session(session_id)).updated_ns
+            while batches := await self._ports.store.read(
+                session_id, folded.state.position if folded else 0, READ_RECORDS
+            ):
                 for batch in batches:
-                    chain = batch.chain or chain
                     for record in batch.records:
-                        apply(state, record)
-                        if record.position == 1:
-                            projection = projection or self._projection_for(state)
-                            outbox = Outbox(state.config.replay_window_ms, state.config.replay_window_bytes)
-                        assert projection is not None
-                        restore(outbox, projection, record, state)
-                        holders.note(record.event, state.server)
+                        if folded is None:
+                            folded = self._begin_fold(record, projection)
+                        else:
+                            apply(folded.state, record)
+                        oldest_ns = last_ns - folded.outbox.window_ms * NS_PER_MS
+                        restore(folded.outbox, folded.projection, record, folded.state, oldest_ns)
+                        folded.holders.note(record.event, folded.state.server)
+                    assert folded is not None
+                    folded.chain = batch.chain or folded.chain
         except SessionUnknown:
             return None
-        if projection is None:
-            return None
-        outbox.durable = state.position
-        return _Folded(state, projection, outbox, chain, holders)
+        if folded is not None:
+            folded.outbox.durable = folded.state.position
+        return folded
+
+    def _begin_fold(self, opened: e.Record, projection: Projection | None) -> _Folded:
+        state = SessionState()
+        apply(state, opened)
+        outbox = Outbox(state.config.replay_window_ms, state.config.replay_window_bytes)
+        return _Folded(state, projection or self._projection_for(state), outbox, CHAIN_START, Holders())
 
     def _projection_for(self, state: SessionState) -> Projection:
         projection = self._make_projection(state.dialect, state.projection_version)
@@ -262,7 +275,7 @@ class Supervisor:
 
     async def _read_state(self, session_id: str) -> SessionState | None:
         with suppress(ResumeRefused):  # a stream of another version: a server that knows it will come by
-            folded = await self._fold(session_id, None)
+            folded = await self._fold(session_id)
             return None if folded is None else folded.state
         return None
 
@@ -296,7 +309,7 @@ class Supervisor:
         """Close a session whose memory cannot be trusted, from its log alone."""
         try:
             await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns())
-            folded = await self._fold(session_id, None)
+            folded = await self._fold(session_id)
             if folded is not None:
                 await self._append_close(folded, reason)
         except (StoreError, ResumeRefused) as error:
@@ -337,9 +350,13 @@ class Supervisor:
             await self._ports.store.release(self._server_id)
 
 
-def restore(outbox: Outbox, projection: Projection, record: e.Record, state: SessionState) -> None:
-    """Fold one record of a log that is read back into its stream."""
-    outbox.restore(projection.fold(record, state), record.at_ns)
+def restore(outbox: Outbox, projection: Projection, record: e.Record, state: SessionState, oldest_ns: int = 0) -> None:
+    """Fold one record of a log that is read back into its stream. Frames from before ``oldest_ns`` are not kept."""
+    frames = projection.fold(record, state)
+    if record.at_ns < oldest_ns:
+        outbox.pass_over(frames)
+    elif frames:  # most records of a long log are input, which adds nothing to the stream
+        outbox.restore(frames, record.at_ns)
     if isinstance(record.event, e.EpochBump) and record.event.disposition == "cut":
         outbox.cut(record.event.epoch, record.event.cursor, 0)
 

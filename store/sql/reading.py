@@ -7,8 +7,8 @@ from sqlalchemy import Connection, bindparam, func, select, tuple_
 
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch, StoreFailed
 from core.session.digest import body_digest
-from core.session.events import Record
-from store.codec import Row, decode_row
+from core.session.events import SCHEMA_VERSIONS, Record
+from store.codec import Row, decode_current, decode_row
 from store.planning import Head
 from store.sql.schema import RAW, bodies, events, sessions
 
@@ -59,8 +59,11 @@ def _whole_batches(connection: Connection, session: str, after: int, limit: int)
     records: list[Record] = []
     position = after
     for row in connection.execute(_EVENTS_AFTER, {"of_session": session, "after": after, "up_to": limit}):
-        *fields, batch_id, term, chain = row
-        record = decode_row(Row(*fields))
+        place, epoch, at_ns, tag, version, body, batch_id, term, chain = row
+        if version == SCHEMA_VERSIONS.get(tag):
+            record = decode_current(place, epoch, at_ns, tag, body)
+        else:
+            record = decode_row(Row(place, epoch, at_ns, tag, version, body))
         position += 1
         # Pair check of the writer's: what was written dense must be read dense, or a fold would be of another session.
         if record.position != position:
