@@ -104,7 +104,7 @@ class Conversation:
         nested = response.get("id") if isinstance(response, Mapping) else None
         response_id = payload.get("response_id") or nested
         if response_id is None:
-            state = ResponseState("", True, now_ns, decision=LISTEN, status=names.STATUS_COMPLETED, done_ns=now_ns)
+            state = ResponseState("", True, now_ns, decision=LISTEN, status=names.STATUS_COMPLETED)
         else:
             state = self._running({"response_id": response_id}, now_ns)
             state.decision = state.decision or LISTEN
@@ -116,7 +116,7 @@ class Conversation:
     def _done(self, payload: Mapping[str, Any], now_ns: int) -> None:
         state = self._running(payload, now_ns)
         if state.status is None:
-            state.end(payload, now_ns)
+            state.end(payload)
         self._line.announced(skipped_of_done(payload))
         self._line.ended(state.response_id, state.known)
         self._tell(state)

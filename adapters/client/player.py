@@ -169,10 +169,6 @@ class Player:
         track = self._tracks.get(response_id)
         return self._ms(track.received) if track is not None else 0
 
-    def queued_ms(self) -> int:
-        """What is here and has not been heard, of all responses."""
-        return self._ms(sum(track.queued for track in self._order))
-
     def statistics(self) -> list[TrackStatistics]:
         """One line for each response, in order of their beginning."""
         return [

@@ -40,8 +40,6 @@ class ResponseState:
     """Audio of this response that went to an earlier client: where this client's first sample lies."""
     delivered_samples: int = 0
     first_audio_ns: int | None = None
-    last_audio_ns: int | None = None
-    done_ns: int | None = None
     played_ms: int | None = None
     acked_ms: int | None = None
     committed_ms: int | None = None
@@ -91,7 +89,6 @@ class ResponseState:
             self._read_metadata(metadata)
         if self.first_audio_ns is None:
             self.first_audio_ns = now_ns
-        self.last_audio_ns = now_ns
         self.decision = SPEAK
 
     def _read_metadata(self, metadata: Mapping[str, Any]) -> None:
@@ -113,14 +110,13 @@ class ResponseState:
         if committed_ms is not None:
             self.committed_ms = max(self.committed_ms or 0, min(int(committed_ms), heard))
 
-    def end(self, payload: Mapping[str, Any], now_ns: int) -> None:
+    def end(self, payload: Mapping[str, Any]) -> None:
         """``response.done`` came."""
         response = payload.get("response")
         response = response if isinstance(response, Mapping) else {}
         self.status = str(response.get("status") or names.STATUS_COMPLETED)
         details = response.get("status_details")
         self.reason = str(details["reason"]) if isinstance(details, Mapping) and details.get("reason") else None
-        self.done_ns = now_ns
         text = output_text(response.get("output"))
         if text is not None:
             self.final_transcript = text
