@@ -17,7 +17,7 @@ import click
 
 from adapters.command_line.main import main as duologue
 from adapters.wire.dialects import DUPLEX, OPENAI
-from core.session import commands, config, events, legality, refusals, state
+from core.session import apply, commands, config, events, legality, refusals, sides, state
 from gpu_runtime.models.cascade.settings import Settings as CascadeSettings
 from gpu_runtime.models.scripted.settings import ScriptedSettings
 
@@ -149,6 +149,61 @@ def commands_page() -> Iterator[str]:
     yield f"`{commands.__name__}` holds the commands, `{legality.__name__}` and `{refusals.__name__}` the tables."
 
 
+def machine_page() -> Iterator[str]:
+    """docs/reference/machine.md: the session's phases and its two small machines."""
+    yield "# The machine's states"
+    yield ""
+    yield _prose(inspect.cleandoc(sides.__doc__ or "").split("\n\n")[0])
+    yield "What each command may do in each phase is in [Commands and refusals](commands.md)."
+    yield ""
+    yield "## Phases"
+    yield ""
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    yield "    [*] --> new"
+    for before, tag, after in phase_moves():
+        yield f"    {before} --> {after}: {tag}"
+    yield "    closed --> [*]"
+    yield "```"
+    users = [(before.value, kind, [to.value for to in after]) for (before, kind), after in sides.USER_MOVES.items()]
+    ours = [(before.value, kind, [to.value for to in after]) for (before, kind), after in sides.ASSISTANT_MOVES.items()]
+    yield from _side("The user's side", sides.UserSide.SILENT.value, users)
+    yield from _side("The assistant's side", sides.AssistantSide.AWAY.value, ours)
+
+
+def _side(title: str, first: str, moves: list[tuple[str, type, list[str]]]) -> Iterator[str]:
+    """One of the small machines, drawn and as a table."""
+    yield ""
+    yield f"## {title}"
+    yield ""
+    yield "```mermaid"
+    yield "stateDiagram-v2"
+    yield f"    [*] --> {first}"
+    for before, kind, targets in moves:
+        yield from (f"    {before} --> {after}: {events.TAGS[kind]}" for after in targets)
+    yield "```"
+    yield ""
+    yield "| from | event | to |"
+    yield "|---|---|---|"
+    for before, kind, targets in moves:
+        tag = events.TAGS[kind]
+        yield f"| {before} | [`{tag}`](events.md#{tag}) | {' or '.join(targets)} |"
+
+
+def phase_moves() -> Iterator[tuple[str, str, str]]:
+    """(phase, event's tag, phase after it), as the fold has it."""
+    opened: events.Event = events.SessionOpened("diagram", "duplex", 1, config.SessionConfig())
+    path: list[events.Event] = [opened, events.Paused(), events.Unpaused(), events.SessionClosed("client_close")]
+    for before in state.Phase:
+        for event in path:
+            now = state.SessionState(phase=before)
+            if before is state.Phase.CLOSED or (before is state.Phase.NEW) != (event is opened):
+                continue
+            apply.apply(now, events.Record(1, 1, 0, event))
+            if now.phase is not before:
+                yield before.value, events.TAGS[type(event)], now.phase.value
+
+
 def models_page() -> Iterator[str]:
     """docs/reference/models.md: what each model plugin can be told."""
     yield "# Options of the models"
@@ -194,6 +249,7 @@ PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "settings.md": ("core/session/config.py", settings_page),
     "commands.md": ("core/session/legality.py, core/session/refusals.py and adapters/wire/*/errors.py", commands_page),
     "command_line.md": ("adapters/command_line", command_line_page),
+    "machine.md": ("core/session/sides.py and core/session/apply.py", machine_page),
     "models.md": ("gpu_runtime/models/*/settings.py", models_page),
 }
 

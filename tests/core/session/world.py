@@ -23,6 +23,7 @@ from core.session.history import history
 from core.session.machine import Step, step
 from core.session.react import effects_of
 from core.session.refusals import CODES
+from core.session.sides import ASSISTANT_MOVES, USER_MOVES, AssistantSide, UserSide, assistant_side, user_side
 from core.session.state import (
     EVENT_IDS_MAX,
     ITEMS_MAX,
@@ -280,7 +281,9 @@ class World:
 
     def _take(self, record: e.Record) -> None:
         self.records.append(record)
+        sides = user_side(self.replayed), assistant_side(self.replayed)
         apply(self.replayed, copy.copy(record))
+        self._move(type(record.event), *sides)
         event = record.event
         match event:
             case e.ResponseStarted():
@@ -304,6 +307,13 @@ class World:
             case e.WindowSlid():
                 order = list(self.replayed.items)
                 self.left_window.update(order[: order.index(event.upto) + 1])
+
+    def _move(self, kind: type, user: UserSide, assistant: AssistantSide) -> None:
+        """Both sides move only as their tables say."""
+        now = user_side(self.replayed)
+        assert now is user or now in USER_MOVES[user, kind], f"sides: {user} by {kind} to {now}"
+        there = assistant_side(self.replayed)
+        assert there is assistant or there in ASSISTANT_MOVES[assistant, kind], f"sides: {assistant}, {kind}, {there}"
 
     def _learn(self, ended: e.ResponseEnded) -> None:
         if ended.usage is not None and ended.usage[0] > 0:
