@@ -31,11 +31,14 @@ class OwnServer:
 
 
 @asynccontextmanager
-async def own_server(model: str, options: Mapping[str, str], extra: tuple[str, ...] = ()) -> AsyncIterator[OwnServer]:
-    """``duologue serve`` with ``model`` on a free loopback port, ready to be talked to. Raises ServerDidNotStart."""
+async def own_server(
+    model: str, options: Mapping[str, str], extra: tuple[str, ...] = (), store_url: str | None = None
+) -> AsyncIterator[OwnServer]:
+    """``duologue serve`` with ``model`` on a free loopback port, ready to be talked to; on a store of its own unless
+    ``store_url`` names another. Raises ServerDidNotStart."""
     with tempfile.TemporaryDirectory(prefix="duologue-bench-") as folder:
         port = _free_port()
-        store_url = f"sqlite:///{folder}/log.sqlite3"
+        store_url = store_url or f"sqlite:///{folder}/log.sqlite3"
         words = Path(folder) / "server.log"
         flags = [flag for key, value in options.items() for flag in ("--model-option", f"{key}={value}")]
         command = [

@@ -14,6 +14,7 @@ from adapters.bench.environment import descendants, describe, rss_mib
 from adapters.bench.figures import print_table, row
 from adapters.bench.own_server import own_server
 from adapters.bench.speech import SpokenTurn, break_down, settle, speak
+from adapters.command_line.bench_store import store_command
 from adapters.command_line.bench_wire import wire
 from adapters.command_line.config_file import split_option
 from adapters.command_line.reading import run
@@ -40,6 +41,7 @@ def bench(context: click.Context) -> None:
     duologue bench speech     spoken turns in real time (the cascade)
     duologue bench barge-in   barge-in by command (the scripted model)
     duologue bench wire       barge-in among many sessions, and sessions for each core
+    duologue bench store      append latency, resume of a long session, takeover
     """
     if context.invoked_subcommand is None:
         context.invoke(speech)
@@ -70,6 +72,7 @@ def speech(
 
 
 bench.add_command(wire)
+bench.add_command(store_command)
 
 
 @bench.command("barge-in")
