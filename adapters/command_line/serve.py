@@ -17,7 +17,8 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from adapters.command_line.config_file import model_options, read_config, session_defaults
 from adapters.command_line.reading import DEFAULT_STORE
-from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal
+from adapters.server.admission import Limits
+from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal, settle_memory
 from adapters.server.settings import ServerSettings, is_loopback
 from core.ports.store import Store, StoreError
 from gpu_runtime.host.runtime import open_worker
@@ -84,6 +85,18 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
 )
 @click.option("--max-sessions", default=64, show_default=True, type=click.IntRange(1), help="Conversations at a time.")
 @click.option(
+    "--queue-max",
+    default=0,
+    show_default=True,
+    type=click.IntRange(0, 10_000),
+    help="Clients that may wait for a session when all are taken; 0: they are sent away.",
+)
+@click.option("--sessions-per-key", type=click.IntRange(1), help="Conversations of one API key at a time.  [no limit]")
+@click.option(
+    "--opens-per-key", type=click.IntRange(1), help="Conversations that one key may begin a minute.  [no limit]"
+)
+@click.option("--events-per-key", type=click.IntRange(1), help="Messages that one key may send a second.  [no limit]")
+@click.option(
     "--drain-s",
     default=30.0,
     show_default=True,
@@ -147,6 +160,7 @@ def _settings(flags: Mapping[str, Any], session: Mapping[str, Any]) -> ServerSet
         port=flags["port"],
         model=flags["model"],
         sessions_max=flags["max_sessions"],
+        limits=Limits(flags["queue_max"], flags["sessions_per_key"], flags["opens_per_key"], flags["events_per_key"]),
         drain_s=flags["drain_s"],
         api_keys=tuple(flags["api_key"]),
         origins=tuple(flags["origin"]),
@@ -184,6 +198,7 @@ async def _serve(settings: ServerSettings, make_store: OpenStore, options: dict[
         )
         async with opening as server:
             bar.stop()
+            settle_memory()
             _announce(console, settings, server)
             await serve_until_signal(server, lambda: console.print("Finishing answers; Ctrl-C again to stop now."))
 

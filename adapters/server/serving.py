@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import logging
 import os
 import secrets
@@ -28,6 +29,10 @@ from core.ports.store import Store
 log = logging.getLogger("duologue.server")
 
 BACKLOG = 256
+
+
+COLLECT_EVERY = 10_000
+"""Allocations between two looks for garbage: Python's 700 look ten times a second at what almost always lives on."""
 
 
 class CannotListen(Exception):
@@ -104,6 +109,14 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
         if cause == errno.EACCES:
             raise CannotListen(f"port {port} needs privileges; choose one above 1023 with --port") from error
         raise CannotListen(f"cannot listen on {host}:{port}: {error}") from error
+
+
+def settle_memory() -> None:
+    """For a process that only serves, once everything is loaded: what is there now stays, so the garbage collector need not
+    look through it again. Each such look stopped every session for tens of ms."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(COLLECT_EVERY, 20, 20)
 
 
 async def serve_until_signal(server: RunningServer, on_signal: Callable[[], None]) -> None:
