@@ -47,11 +47,13 @@ check: $(VENV)/.dev.stamp ## Linters, types, layers, and the repository's own ru
 	$(BIN)/lint-imports --no-logo
 	$(BIN)/python -m tools.check
 	$(BIN)/python -m tools.reference --check
+	$(BIN)/python -m tools.schemas --check
 
 format: $(VENV)/.dev.stamp ## Let ruff put the code into shape, and write the generated pages anew
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/python -m tools.reference
+	$(BIN)/python -m tools.schemas
 
 docs: $(VENV)/.docs.stamp ## Build the documentation into site/ (open site/index.html)
 	@$(BIN)/python -m tools.reference

@@ -81,8 +81,8 @@ class ErrorBody(TypedDict):
     type: str
     code: str
     message: str
-    param: NotRequired[str]
-    event_id: NotRequired[str]
+    param: NotRequired[str | None]
+    event_id: NotRequired[str | None]
     retryable: NotRequired[bool]
 
 
