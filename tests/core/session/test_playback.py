@@ -165,6 +165,19 @@ def test_what_a_lane_was_told_too_much_is_cut_back() -> None:
     assert reopened.history[-1].text == " word" * 3
 
 
+def test_a_truncate_while_an_answer_is_made_counts_for_the_turn_that_waits() -> None:
+    world = World()
+    first = world.answered(5)
+    world.ask()
+    world.make(2)
+    world.ask()
+    during = world.truncate(200, first)
+    assert not any(isinstance(effect, fx.OpenLane) for effect in during.effects), "the answer that is made goes on"
+    result = world.finish()
+    (respond,) = [effect for effect in result.effects if isinstance(effect, fx.Respond)]
+    assert [turn.text for turn in respond.history if turn.role == "assistant"][0] == " word word"
+
+
 def test_many_truncates_while_an_answer_is_made_settle_in_one_step() -> None:
     """The next answer's end finds more lane parts to cut back than there are rounds to settle in."""
     world = World()
