@@ -173,3 +173,40 @@ def test_the_async_client_too(server: Served) -> None:
         return "closed"
 
     assert asyncio.run(talk()) == "completed"
+
+
+@pytest.mark.parametrize("after_deltas", [1, 4, 8])
+def test_cancels_and_truncates_may_come_together_in_any_order_and_twice(after_deltas: int) -> None:
+    """What voice clients do when their user speaks, while the answer may just be over."""
+    with served(answer_units=8, rtf=0.05) as running:
+        client = openai.OpenAI(base_url=running.base_url, api_key="sk-none")
+        with client.realtime.connect(model="gpt-realtime") as connection:
+            say(connection)
+            seen = []
+            while sum(event.type == "response.output_audio.delta" for event in seen) < after_deltas:
+                seen.append(connection.recv())
+            item_id = next(event.item_id for event in seen if event.type == "response.output_audio.delta")
+            connection.response.cancel()
+            connection.conversation.item.truncate(item_id=item_id, content_index=0, audio_end_ms=150)
+            connection.response.cancel()
+            connection.conversation.item.truncate(item_id=item_id, content_index=0, audio_end_ms=100)
+            for _ in range(2):
+                seen += until(connection, "conversation.item.truncated")
+            connection.conversation.item.retrieve(item_id=item_id)
+            seen += until(connection, "conversation.item.retrieved")
+            kept = seen[-1].item.content[0].transcript
+            say(connection)
+            seen += until(connection, "response.created")
+            seen += until(connection, "response.done")
+        created = [event.response.id for event in seen if event.type == "response.created"]
+        done = [event.response.id for event in seen if event.type == "response.done"]
+        assert sorted(created) == sorted(done)
+        assert len(set(done)) == len(done) == 2
+        codes = {event.error.code for event in seen if event.type == "error"}
+        assert codes <= {"response_cancel_not_active"}
+        assert [e.audio_end_ms for e in seen if e.type == "conversation.item.truncated"] == [150, 100]
+        first_cut = next(i for i, event in enumerate(seen) if event.type == "conversation.item.truncated")
+        told = "".join(e.delta for e in seen[:first_cut] if e.type == "response.output_audio_transcript.delta")
+        assert told.startswith(kept)
+        late = [e for e in seen[first_cut:] if getattr(e, "item_id", "") == item_id and e.type.endswith(".delta")]
+        assert not [e for e in late if e.delta]
