@@ -211,7 +211,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "core.actors.supervisor:Supervisor._read_back",
-                "folded = await self._fold(session_id, None)\n",
+                "folded = await self._fold(session_id, onto=seen)\n",
                 "folded = seen; folded.state.term = owned.term\n",
             ),
             Edit(

@@ -175,7 +175,7 @@ def test_a_truncate_while_an_answer_is_made_counts_for_the_turn_that_waits() -> 
     assert not any(isinstance(effect, fx.OpenLane) for effect in during.effects), "the answer that is made goes on"
     result = world.finish()
     (respond,) = [effect for effect in result.effects if isinstance(effect, fx.Respond)]
-    assert [turn.text for turn in respond.history if turn.role == "assistant"][0] == " word word"
+    assert next(turn.text for turn in respond.history if turn.role == "assistant") == " word word"
 
 
 def test_many_truncates_while_an_answer_is_made_settle_in_one_step() -> None:
