@@ -5,7 +5,6 @@ from __future__ import annotations
 import hmac
 import time
 from collections.abc import Mapping
-from hashlib import sha256
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -21,7 +20,8 @@ SUBPROTOCOL = "realtime"
 
 @attrs.frozen
 class Identity:
-    """Whose limits count (a hash that names the key; "" where none is needed), and how its sessions begin."""
+    """Whose limits count (a name for the key that does not tell it; "" where none is needed), and how its sessions
+    begin."""
 
     key: str = ""
     session: Mapping[str, Any] = attrs.field(factory=dict, repr=False)
@@ -45,7 +45,7 @@ def identify(request: Request, settings: ServerSettings, client_secrets: ClientS
     for key in settings.api_keys:
         for one in given:
             if hmac.compare_digest(key.encode(), one.encode()):
-                found = Identity(sha256(key.encode()).hexdigest()[:16])
+                found = Identity(client_secrets.owner(key))
     for one in given:
         secret = client_secrets.read(one, time.time())
         if secret is not None and found is None:
@@ -54,9 +54,34 @@ def identify(request: Request, settings: ServerSettings, client_secrets: ClientS
 
 
 def origin_allowed(request: Request, settings: ServerSettings) -> bool:
-    """Whether a page of that origin may connect: any on a loopback server, else the server's own and the listed ones.
-    Programs send no origin and are not browsers that could be misled."""
-    origin = request.header("origin")
-    if not origin or is_loopback(settings.host) or origin in settings.origins:
+    """Whether a page of that origin may connect: the server's own and the listed ones. Programs send no origin and are not
+    browsers that could be misled.
+
+    On a loopback server every page of this machine may, and the request must be addressed to this machine or to a listed
+    site (whose proxy passes it on): a name of somebody else's that resolves to 127.0.0.1 makes no page the server's own.
+    """
+    origin, host = request.header("origin"), request.header("host").lower()
+    listed = {_netloc(one) for one in settings.origins}
+    local = is_loopback(settings.host)
+    if local and host and not is_loopback(_name(host)) and host not in listed:
+        return False
+    if not origin or origin in settings.origins:
         return True
-    return bool(urlsplit(origin).netloc) and urlsplit(origin).netloc == request.header("host")
+    netloc = _netloc(origin)
+    return bool(netloc) and (netloc == host or (local and is_loopback(_name(netloc))))
+
+
+def _netloc(origin: str) -> str:
+    """The host and port of an origin; "" for what is none (``null``)."""
+    try:
+        return urlsplit(origin).netloc.lower()
+    except ValueError:
+        return ""
+
+
+def _name(host: str) -> str:
+    """The host of ``host:port`` or ``[address]:port``; "" for what is neither."""
+    try:
+        return urlsplit(f"//{host}").hostname or ""
+    except ValueError:
+        return ""

@@ -3,6 +3,9 @@
 A secret is a signed text, not a row in a table: any server with the same API keys can check it, a restart forgets none, and
 there is nothing to bound or to sweep. It says until when it is good, whose key's limits it counts on, and how its sessions
 begin. It cannot be called back, so it does not last long.
+
+A browser's user may read one, so nothing in it may help to guess an API key: what signs it, and what names its owner in it,
+comes from the keys by scrypt. Who has a secret and tries keys pays for one scrypt a guess.
 """
 
 from __future__ import annotations
@@ -11,7 +14,7 @@ import hmac
 import json
 import secrets
 from collections.abc import Mapping
-from hashlib import sha256
+from hashlib import scrypt, sha256
 from typing import Any
 
 import attrs
@@ -26,10 +29,13 @@ LIFE_S_MIN, LIFE_S_MAX, LIFE_S = 10, 7_200, 600
 SECRET_CHARS_MAX = 8 * 1024
 """It must fit into a request's head, beside the rest of it."""
 
+SCRYPT_COST, SCRYPT_BLOCKS, SCRYPT_LANES = 2**14, 8, 1
+"""16 MiB and about 50 ms, once at the start."""
+
 
 @attrs.frozen
 class Secret:
-    """What a good secret says."""
+    """What a good secret says. ``key``: its owner, as ``ClientSecrets.owner`` names it."""
 
     key: str
     expires_at: int
@@ -40,8 +46,13 @@ class ClientSecrets:
     """Makes and checks them. ``api_keys`` sign; without any, a key of this process does."""
 
     def __init__(self, api_keys: tuple[str, ...]) -> None:
-        material = "\n".join(sorted(api_keys)) or secrets.token_hex(32)
-        self._key = hmac.digest(material.encode(), b"duologue client secret", "sha256")
+        root = _stretched(api_keys) if api_keys else secrets.token_bytes(32)
+        self._key = hmac.digest(root, b"sign", "sha256")
+        self._naming_key = hmac.digest(root, b"name", "sha256")
+
+    def owner(self, api_key: str) -> str:
+        """A name for a key, the same at every server of the same keys. It tells nothing of it."""
+        return hmac.digest(self._naming_key, api_key.encode(), "sha256").hex()[:16]
 
     def make(self, owner: str, session: Mapping[str, Any], life_s: int, now_s: int) -> tuple[str, int]:
         """(the secret, when it expires in unix seconds). Raises Problem when its session is too large for a header."""
@@ -64,6 +75,12 @@ class ClientSecrets:
 
     def _mac(self, body: str) -> str:
         return _text(hmac.digest(self._key, body.encode(), sha256))
+
+
+def _stretched(api_keys: tuple[str, ...]) -> bytes:
+    """32 bytes from all keys, whatever their order. The salt is fixed: servers that share nothing else must agree."""
+    material = b"".join(len(key.encode()).to_bytes(4, "big") + key.encode() for key in sorted(api_keys))
+    return scrypt(material, salt=b"duologue client secret", n=SCRYPT_COST, r=SCRYPT_BLOCKS, p=SCRYPT_LANES, dklen=32)
 
 
 def _text(data: bytes) -> str:

@@ -21,7 +21,7 @@ from adapters.wire.schema import names
 from tests.client.fake_server import silence, tone
 from tests.server.servers import Server, open_test_server
 
-URL = "ws://server.test/v1/realtime"
+URL = "ws://localhost/v1/realtime"
 QUICK = ReconnectPolicy(initial_ms=20, attempts_max=20)
 
 
@@ -35,7 +35,7 @@ class Line:
     async def connect(self, url: str, headers: Mapping[str, str]) -> Transport:
         self.streams.append(self.server.dial())
         transport = TrioTransport(self.streams[-1], WSConnection(ConnectionType.CLIENT))
-        await transport.open("server.test", url.removeprefix("ws://server.test"), headers)
+        await transport.open("localhost", url.removeprefix("ws://localhost"), headers)
         return transport
 
     async def cut(self) -> None:

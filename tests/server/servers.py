@@ -103,7 +103,7 @@ class Server:
     ) -> AsyncIterator[Client]:
         async with trio.open_nursery() as nursery:
             socket = await wrap_client_stream(
-                nursery, self.dial(), "server.test", path, extra_headers=list(headers), max_message_size=2**25
+                nursery, self.dial(), "localhost", path, extra_headers=list(headers), max_message_size=2**25
             )
             yield Client(socket, rate)
             with trio.move_on_after(5):
@@ -121,7 +121,7 @@ class Server:
 
     async def get(self, path: str, *lines: str, method: str = "GET") -> tuple[int, dict[str, str], bytes]:
         """(status, headers, body) of one request."""
-        head = [f"{method} {path} HTTP/1.1", "Host: server.test", "Connection: close", *lines]
+        head = [f"{method} {path} HTTP/1.1", "Host: localhost", "Connection: close", *lines]
         got = await self.ask("\r\n".join([*head, "", ""]).encode())
         top, _, body = got.partition(b"\r\n\r\n")
         first, *rest = top.decode().split("\r\n")

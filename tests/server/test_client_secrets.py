@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import hmac
 import json
 from typing import Any
 
@@ -19,10 +22,13 @@ PATH = "/v1/realtime/client_secrets"
 SETTINGS = ServerSettings(model="scripted", api_keys=("sk-right",))
 KEY = "Authorization: Bearer sk-right"
 
+KEPT = ClientSecrets(("a",))
+"""Made once: each costs one scrypt."""
+
 
 async def post(server: Server, body: object, *lines: str) -> tuple[int, dict[str, Any]]:
     data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    head = [f"POST {PATH} HTTP/1.1", "Host: server.test", "Connection: close", f"Content-Length: {len(data)}", *lines]
+    head = [f"POST {PATH} HTTP/1.1", "Host: localhost", "Connection: close", f"Content-Length: {len(data)}", *lines]
     got = await server.ask("\r\n".join([*head, "", ""]).encode() + data)
     top, _, answer = got.partition(b"\r\n\r\n")
     return int(top.split()[1]), json.loads(answer)
@@ -108,9 +114,29 @@ def test_another_server_of_the_same_keys_takes_it_and_one_of_others_does_not() -
     assert ClientSecrets(()).read(made, 1_000) is None
 
 
+def test_nothing_in_one_helps_to_guess_a_key() -> None:
+    """Whatever could be computed from a key at once, without scrypt: the secret is neither signed by that nor tells it."""
+    key = "sk-right"
+    server = ClientSecrets((key,))
+    made, _ = server.make(server.owner(key), {}, 60, 1_000)
+    body, _, mac = made.removeprefix("ek_").rpartition(".")
+    told = base64.urlsafe_b64decode(body + "==")
+    assert json.loads(told)["k"] == ClientSecrets((key,)).owner(key) != ClientSecrets((key, "b")).owner(key)
+    for name in ("md5", "sha1", "sha256", "sha512"):
+        assert hashlib.new(name, key.encode()).hexdigest()[:8].encode() not in told
+    for cheap in (key.encode(), hmac.digest(key.encode(), b"duologue client secret", "sha256")):
+        signed = hmac.digest(cheap, body.encode(), "sha256")
+        assert base64.urlsafe_b64encode(signed).decode().rstrip("=") != mac
+
+
+def test_without_keys_no_two_servers_agree() -> None:
+    made, _ = ClientSecrets(()).make("", {}, 60, 1_000)
+    assert ClientSecrets(()).read(made, 1_000) is None
+    assert ClientSecrets(("a\nb",)).owner("x") != ClientSecrets(("a", "b")).owner("x")
+
+
 @given(place=st.integers(0, 150), letter=st.sampled_from("abcXYZ019-_.é"))
 def test_a_changed_one_is_worth_nothing(place: int, letter: str) -> None:
-    secrets = ClientSecrets(("a",))
-    made, _ = secrets.make("owner", {}, 60, 1_000)
+    made, _ = KEPT.make("owner", {}, 60, 1_000)
     changed = made[: place % len(made)] + letter + made[place % len(made) + 1 :]
-    assert changed == made or secrets.read(changed, 1_000) is None
+    assert changed == made or KEPT.read(changed, 1_000) is None

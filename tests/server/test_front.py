@@ -21,10 +21,12 @@ UPGRADE = (
 )
 
 
-async def upgrade(server: Server, path: str, *lines: str, base: tuple[str, ...] = UPGRADE) -> bytes:
+async def upgrade(
+    server: Server, path: str, *lines: str, base: tuple[str, ...] = UPGRADE, host: str = "localhost"
+) -> bytes:
     """The first bytes that answer an upgrade."""
     stream = server.dial()
-    head = [f"GET {path} HTTP/1.1", "Host: server.test", *base, *lines]
+    head = [f"GET {path} HTTP/1.1", f"Host: {host}", *base, *lines]
     await stream.send_all("\r\n".join([*head, "", ""]).encode())
     got = await stream.receive_some(65_536)
     await stream.aclose()
@@ -199,21 +201,38 @@ async def test_keys_by_header_and_by_subprotocol() -> None:
 
 
 @pytest.mark.parametrize(
-    ("host", "origin", "allowed"),
+    ("listens_on", "host", "origin", "allowed"),
     [
-        ("127.0.0.1", "https://evil.test", True),
-        ("0.0.0.0", "https://evil.test", False),
-        ("0.0.0.0", "null", False),
-        ("0.0.0.0", "http://server.test", True),
-        ("0.0.0.0", "http://server.test:81", False),
-        ("0.0.0.0", "https://friend.test", True),
-        ("0.0.0.0", None, True),
+        ("127.0.0.1", "localhost:8765", None, True),
+        ("127.0.0.1", "127.0.0.1:8765", "http://127.0.0.1:8765", True),
+        ("127.0.0.1", "[::1]:8765", "http://localhost:3000", True),
+        ("127.0.0.1", "LOCALHOST", "http://[::1]:8765", True),
+        ("127.0.0.1", "localhost", "https://friend.test", True),
+        ("127.0.0.1", "friend.test", "https://friend.test", True),
+        ("127.0.0.1", "friend.test", None, True),
+        ("127.0.0.1", "localhost", "https://evil.test", False),
+        ("127.0.0.1", "localhost", "https://localhost.evil.test", False),
+        ("127.0.0.1", "localhost", "https://localhost@evil.test", False),
+        ("127.0.0.1", "localhost", "http://[::1", False),
+        ("127.0.0.1", "localhost", "null", False),
+        ("127.0.0.1", "evil.test:8765", "http://evil.test:8765", False),
+        ("127.0.0.1", "evil.test:8765", "http://localhost:8765", False),
+        ("127.0.0.1", "evil.test:8765", None, False),
+        ("127.0.0.1", "127.0.0.1.evil.test", None, False),
+        ("0.0.0.0", "server.test", "https://evil.test", False),
+        ("0.0.0.0", "server.test", "null", False),
+        ("0.0.0.0", "server.test", "http://server.test", True),
+        ("0.0.0.0", "server.test", "http://server.test:81", False),
+        ("0.0.0.0", "server.test", "http://localhost", False),
+        ("0.0.0.0", "server.test", "https://friend.test", True),
+        ("0.0.0.0", "server.test", None, True),
     ],
 )
-async def test_origins(host: str, origin: str | None, allowed: bool) -> None:
-    settings = ServerSettings(model="scripted", host=host, origins=("https://friend.test",))
+async def test_origins(listens_on: str, host: str, origin: str | None, allowed: bool) -> None:
+    """Also of names that somebody else lets resolve to this machine (DNS rebinding)."""
+    settings = ServerSettings(model="scripted", host=listens_on, origins=("https://friend.test",))
     async with open_test_server(settings) as server:
-        got = await upgrade(server, "/v1/realtime", *([f"Origin: {origin}"] if origin else []))
+        got = await upgrade(server, "/v1/realtime", *([f"Origin: {origin}"] if origin else []), host=host)
         assert got.startswith(b"HTTP/1.1 101 " if allowed else b"HTTP/1.1 403 ")
 
 

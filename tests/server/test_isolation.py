@@ -20,7 +20,7 @@ async def test_a_client_that_does_not_read_is_let_go_and_nobody_else_notices() -
         await other.receive()
         ours, theirs = trio.testing.lockstep_stream_pair()
         server.nursery.start_soon(server.application.handle, theirs)
-        stalled = Client(await wrap_client_stream(nursery, ours, "server.test", "/v1/realtime"), 24_000)
+        stalled = Client(await wrap_client_stream(nursery, ours, "localhost", "/v1/realtime"), 24_000)
         await stalled.receive()
         await stalled.say()
         began = trio.current_time()
@@ -55,7 +55,7 @@ async def test_many_answers_at_once_push_a_client_back_and_do_not_drop_it() -> N
     async with open_test_server() as server, trio.open_nursery() as nursery:
         ours, theirs = trio.testing.lockstep_stream_pair()
         server.nursery.start_soon(server.application.handle, theirs)
-        client = Client(await wrap_client_stream(nursery, ours, "server.test", "/v1/realtime?model=any"), 24_000)
+        client = Client(await wrap_client_stream(nursery, ours, "localhost", "/v1/realtime?model=any"), 24_000)
         await client.until("session.created")
 
         async def ask() -> None:
