@@ -56,6 +56,11 @@ class ClauseSplitter:
         if drop_unfinished and not self._first and not re.search(r"""[.!?…]["')\]]*$""", rest):
             # parts of that sentence may have been spoken already; the rest of it still is no sentence
             return pieces
+        words = [match.end() for match in WORD.finditer(rest)]
+        if len(words) > PIECE_WORDS_MAX:
+            # one word too many: the last one could have been growing until now
+            pieces.append(rest[: words[PIECE_WORDS_MAX - 1]])
+            rest = rest[words[PIECE_WORDS_MAX - 1] :]
         return [*pieces, rest] if rest.strip() else pieces
 
     def _cut(self) -> int | None:

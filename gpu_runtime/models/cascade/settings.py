@@ -23,8 +23,8 @@ class Settings:
     """``joe``, ``piper:PATH.onnx``, or ``kokoro:NAME`` (or a path to a Kokoro voice file)."""
     llm_api_key_env: str = "OPENAI_API_KEY"
     """The environment variable whose value is sent to an ``openai:`` endpoint; a key itself is never an option."""
-    llm_threads: int = 1
-    """For its words. A second thread makes them a fifth faster, but takes the core on which the voice speaks them."""
+    llm_threads: int = 2
+    """For its words. The second makes the first piece ready earlier; on a busy machine it gains nothing."""
     llm_batch_threads: int = 2
     """For reading prompts."""
     llm_parallel: int = 2
@@ -41,7 +41,7 @@ class Settings:
     """Silence after which the turn is transcribed and answered on trial, before the hang-over has passed."""
     anticipate: bool = True
     """Start the answer on trial too, and hold it until it is asked for."""
-    first_piece_words: int = 5
+    first_piece_words: int = 4
     """The first words are spoken without waiting for the end of a clause after so many of them."""
     unit_ms: int = 320
     """Audio in one Produced, at most."""

@@ -7,7 +7,10 @@ import pytest
 
 from gpu_runtime.models.cascade.clock import InputClock
 from gpu_runtime.models.cascade.mel import BANDS, LogMel, mel_filters
+from gpu_runtime.models.cascade.reading import KEEP_STRETCH_SAMPLES, SegmentReading
+from gpu_runtime.models.cascade.segments import FRAME_MS, Frame
 from gpu_runtime.models.cascade.tape import Tape
+from gpu_runtime.models.cascade.whisper import begins_again
 
 
 def tone(rate: int, hz: float, seconds: float) -> np.ndarray:
@@ -68,3 +71,30 @@ def test_mel_of_a_short_sound_equals_that_of_the_sound_with_silence_behind_it() 
     short = tone(16_000, 300, 0.3)
     padded = np.concatenate([short, np.zeros(16_000, np.float32)])
     assert np.allclose(LogMel()(short, 300), LogMel()(padded, 300), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("ids", "again"),
+    [
+        ([1, 2, 3, 4, 1, 2, 3, 4], True),
+        ([1, 2, 3, 4, 5, 1, 2, 3], True),
+        ([1, 2, 3, 1, 2], False),
+        ([1, 2, 3, 4, 1, 2, 5, 6], False),
+        ([], False),
+    ],
+)
+def test_a_text_that_begins_again_is_noticed(ids: list[int], again: bool) -> None:
+    assert begins_again(ids) is again
+
+
+@pytest.mark.parametrize(("quiet_frames", "kept"), [(1, False), (2, False), (3, True)])
+def test_a_long_stretch_is_kept_only_at_a_pause_that_is_no_part_of_a_word(quiet_frames: int, kept: bool) -> None:
+    reading = SegmentReading(1, Frame(0.9, 512, 0, FRAME_MS), 0)
+    frame = Frame(0.9, KEEP_STRETCH_SAMPLES, 0, FRAME_MS)
+    reading.hear(frame, True, FRAME_MS)
+    reading.hear(frame, False, FRAME_MS)
+    reading.try_at(KEEP_STRETCH_SAMPLES)
+    for _ in range(quiet_frames - 1):
+        reading.hear(frame, False, FRAME_MS)
+    reading.hear(frame, True, FRAME_MS)
+    assert reading.resume() is kept

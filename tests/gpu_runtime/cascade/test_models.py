@@ -188,7 +188,9 @@ def test_what_is_said_can_be_understood(parts: Parts) -> None:
         "Once upon a time, a small gray cat named Luna lived near the river.",
     ):
         speech = parts.voice.speak(sentence, Cancel())
-        heard = parts.recogniser.read(Resampler(24_000, 16_000).push(speech.audio.astype(np.float32) / 32_768), Cancel())
+        heard = parts.recogniser.read(
+            Resampler(24_000, 16_000).push(speech.audio.astype(np.float32) / 32_768), Cancel()
+        )
         errors += word_errors(words(sentence), words(heard.text))
         total += len(words(sentence))
     assert errors / total <= 0.12

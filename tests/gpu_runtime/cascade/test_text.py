@@ -185,3 +185,8 @@ def test_noise_is_not_read(reading: Reading, text: str) -> None:
 
 def test_more_words_than_could_be_said_are_made_up() -> None:
     assert spoken_text(Reading("one two three four five six", 0.1, 0.9), 128) == ""
+
+
+def test_a_last_piece_with_one_word_too_many_is_parted() -> None:
+    text = " ".join(["word"] * 2 + ["word,"] + ["word"] * (PIECE_WORDS_MAX + 1))
+    assert [len(piece.split()) for piece in split(text)] == [3, PIECE_WORDS_MAX, 1]
