@@ -4,12 +4,13 @@ how much was heard, where a text was cut. Blanks stay too. Ids and digests stay:
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, assert_never
 
 import attrs
 
 from core.session import events as e
 from core.session.config import SessionConfig
+from core.session.decisions.cut import LANE_FULL
 
 DOT = "•"
 
@@ -30,6 +31,34 @@ KEPT = frozenset(
     }
 )
 """Keys of JSON objects whose values say what a thing is, and nothing that a person said."""
+
+KEPT_FIELDS = frozenset(
+    {
+        *("session_id", "server", "token_hash", "event_id", "item_id", "previous_item_id", "response_id", "call_id"),
+        *("digest", "answers", "upto", "parts", "sent", "items"),  # ids too
+        *("dialect", "kind", "encoding", "role", "name", "by", "trigger", "action", "status", "disposition", "source"),
+        *("code", "param", "command", "modalities", "output_modalities", "timings"),
+        "reason",  # the server's own words; but SessionClosed's may be a client's
+        *("model", "voice", "type", "overlap_policy", "unacked", "context_on_barge_in", "window_mode"),
+    }
+)
+"""Fields of events, and of the configurations in them, whose text holds the log together or is one of a few words. All other
+text is masked."""
+
+CLOSE_REASONS = frozenset(
+    {
+        "client_close",
+        "stopped",
+        "erased",
+        LANE_FULL,
+        "internal_error",
+        "idle_ttl_expired",
+        "disconnect_grace_expired",
+        "pause_expired",
+        "session_expired",
+    }
+)
+"""Ends of sessions in the server's own words; what stands behind a colon is masked. Any other reason is a client's text."""
 
 
 def dots(text: str) -> str:
@@ -55,8 +84,42 @@ def masked(event: e.Event) -> e.Event:
             return attrs.evolve(event, text=dots(event.text), item=_json(event.item))
         case e.Refused():
             return attrs.evolve(event, message=dots(event.message))  # it may quote what it refuses
-        case _:
+        case e.SessionClosed():
+            return attrs.evolve(event, reason=_close_reason(event.reason))
+        case (
+            e.OwnerChanged()
+            | e.Attached()
+            | e.TokenConfirmed()
+            | e.Detached()
+            | e.Append()
+            | e.InputCleared()
+            | e.SpeechStarted()
+            | e.OverlapDecided()
+            | e.Commit()
+            | e.LaneOpened()
+            | e.LaneTruncated()
+            | e.WindowSlid()
+            | e.ResponseEnded()
+            | e.EpochBump()
+            | e.OutputInvalidated()
+            | e.PlaybackAck()
+            | e.ItemDeleted()
+            | e.ItemRetrieved()
+            | e.Touched()
+            | e.Paused()
+            | e.Unpaused()
+            | e.DeadlineFired()
+            | e.RuntimeChanged()
+            | e.Erased()
+        ):
             return event
+        case _:
+            assert_never(event)
+
+
+def _close_reason(reason: str) -> str:
+    known, colon, rest = reason.partition(":")
+    return known + colon + dots(rest) if known in CLOSE_REASONS else dots(reason)
 
 
 def _config(config: SessionConfig) -> SessionConfig:

@@ -8,7 +8,9 @@ import wave
 import zipfile
 from io import BytesIO
 from pathlib import Path
+from typing import Any, get_args, get_origin, get_type_hints
 
+import attrs
 import pytest
 import trio
 from click.testing import CliRunner
@@ -16,7 +18,7 @@ from click.testing import CliRunner
 from adapters.archive.bringing_in import import_session
 from adapters.archive.erasing import erase_session
 from adapters.archive.layout import EVENTS, MANIFEST
-from adapters.archive.masking import dots
+from adapters.archive.masking import KEPT_FIELDS, dots, masked
 from adapters.archive.pruning import choose, prune_sessions
 from adapters.archive.reading_lines import ArchiveInvalid
 from adapters.archive.writing import export_session
@@ -27,6 +29,8 @@ from adapters.wire.projections import make_projection
 from core.ports.keeping import Keeper, Usage
 from core.ports.store import Body, PositionConflict, SessionExists, SessionUnknown, StoredBatch, TermRefused
 from core.session import events as e
+from core.session.decisions.cut import LANE_FULL
+from core.session.events import EVENT_TYPES
 from core.session.state import Phase
 from store.memory import open_memory_store
 from store.opening import open_store
@@ -205,6 +209,53 @@ async def test_a_session_that_goes_on_is_ended_first(recording: Recording, tmp_p
         assert after.exact
         assert [record.event for record in after.records][-2:] == [e.SessionClosed("erased"), e.Erased()]
         assert (await store.session(session)).term == row.term + 1, "its server is fenced"
+
+
+WORDS = "swordfish and words"
+
+
+def _full_of_words(cls: type[Any]) -> Any:
+    """A value of an attrs class that has words in every text, however deep."""
+    return cls(**{name: _worded(kind) for name, kind in get_type_hints(cls).items()})
+
+
+def _worded(kind: Any) -> Any:
+    made, args = get_origin(kind), get_args(kind)
+    if kind is str or (str in args and made is not tuple):
+        return WORDS
+    if made is tuple:
+        return tuple(_worded(one) for one in args if one is not Ellipsis)
+    real = next((one for one in args if attrs.has(one)), kind)
+    if attrs.has(real):
+        return _full_of_words(real)
+    return next((one for one in (*args, kind) if one in (int, float, bool)), int)(1)
+
+
+def _worded_fields(value: Any) -> set[str]:
+    """The names of fields, however deep, that have words in them."""
+    found: set[str] = set()
+    for field in attrs.fields(type(value)):
+        inner = getattr(value, field.name)
+        if attrs.has(type(inner)):
+            found |= _worded_fields(inner)
+        elif "swordfish" in str(inner):
+            found.add(field.name)
+    return found
+
+
+@pytest.mark.parametrize("cls", EVENT_TYPES.values(), ids=EVENT_TYPES)
+def test_each_text_of_an_event_is_masked_or_named_as_kept(cls: type[Any]) -> None:
+    event = _full_of_words(cls)
+    left = _worded_fields(masked(event))
+    kept = KEPT_FIELDS - {"reason"} if cls is e.SessionClosed else KEPT_FIELDS
+    assert left == _worded_fields(event) & kept
+
+
+def test_an_end_s_reason_is_kept_where_it_is_the_server_s_own() -> None:
+    own = ("client_close", "idle_ttl_expired", LANE_FULL, "erased")
+    assert [masked(e.SessionClosed(reason)) for reason in own] == [e.SessionClosed(reason) for reason in own]
+    assert masked(e.SessionClosed("internal_error:KeyError")) == e.SessionClosed("internal_error:" + "•" * 8)
+    assert masked(e.SessionClosed("I am Ann")) == e.SessionClosed("• •• •••")
 
 
 def test_dots_are_as_many_as_letters() -> None:
