@@ -175,7 +175,9 @@ def output_tokens(draft: Draft, value: Any, param: str) -> None:
 
 
 def temperature(draft: Draft, value: Any, param: str) -> None:
-    draft.changes["temperature"] = None if value is None else fields.number(value, param, 0.0, 2.0)
+    """The models here sample as their own settings say; a client that needs another temperature must be told."""
+    if value is not None:
+        raise Problem("unsupported", f"'{param}' is not served: a model samples in its own way. Leave it out.", param)
 
 
 def echoed(name: str) -> Setter:

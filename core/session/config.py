@@ -87,7 +87,7 @@ class SessionConfig:
     max_output_tokens: int | None = None
     """Longest answer."""
     temperature: float | None = None
-    """None: the model's own."""
+    """Kept for logs that have one: no model reads it, and clients that ask for one are refused."""
     max_client_lead_ms: int | None = None
     """How far delivery may run ahead of the real time of playback."""
     max_lane_lead_ms: int = 10_000

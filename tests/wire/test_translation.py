@@ -393,7 +393,7 @@ def of_rate(rate: object) -> dict[str, Any]:
         ({"overlap_policy": "sometimes"}, "invalid_config", "session.overlap_policy"),
         ({"max_output_tokens": 0}, "invalid_value", "session.max_output_tokens"),
         ({"tools": [1]}, "invalid_value", "session.tools"),
-        ({"temperature": 10**400}, "invalid_value", "session.temperature"),
+        ({"temperature": 0.8}, "unsupported", "session.temperature"),
         ({"max_output_tokens": -(10**400)}, "invalid_value", "session.max_output_tokens"),
         (
             {"turn_detection": {"type": "semantic_vad", "eagerness": ["low"]}},
