@@ -55,17 +55,22 @@ class UnitServer:
         self, session: str, prompt: Sequence[Part], heard: Sequence[Sequence[Part]] = (), *, kv_tokens: int
     ) -> None:
         """Admit the session (wait for it, where the scheduler queues) and open its lane. Raises LaneError with the code of
-        the refusal or of the engine."""
+        the refusal or of the engine, EngineLost. However it fails, the session's place is free again."""
         verdict = self._scheduler.admit(session, kv_tokens)
         if verdict is Admission.QUEUED:
             await self._wait_for_admission(session)
         elif verdict is not Admission.ADMITTED:
             raise LaneError(verdict.value, "this engine can take no more sessions now")
+        opened = False
         try:
             await self._engine.open(session, prompt, heard)
-        except LaneError:
-            self._leave(session)
+            opened = True
+        except asyncio.CancelledError:
+            await self._engine.close(session)  # it may be half open
             raise
+        finally:
+            if not opened:
+                self._leave(session)
 
     async def feed(self, session: str, unit: Unit) -> AsyncGenerator[Fed, None]:
         """As LaneEngine.feed, in the scheduler's order. Raises LaneError; scheduler.units.Refused."""
@@ -132,7 +137,7 @@ class UnitServer:
                 except TimeoutError:
                     self._admit_waiting()
         except asyncio.CancelledError:
-            self._scheduler.leave(session)
+            self._leave(session)
             raise
         finally:
             del self._admitted[session]
