@@ -152,6 +152,7 @@ async def test_an_idle_session_keeps_its_lease_by_the_survey_alone() -> None:
 async def test_a_session_that_nobody_comes_back_to_is_ended_by_another_server() -> None:
     """The server dies in mid-answer, another one lives: the answer ends once, the session closes, by itself."""
     async with open_story(settle=False) as story:
+        await story.wait(2_000)  # its server has said that it lives
         story.ask()
         await story.answering()
         await kill(story)
@@ -197,6 +198,7 @@ async def test_a_session_that_its_own_server_lost_is_ended_too() -> None:
 
 async def test_a_client_that_comes_back_in_time_finds_its_session() -> None:
     async with open_story(attrs.evolve(PUSH_TO_TALK, disconnect_grace_ms=20_000)) as story:
+        await story.wait(2_000)  # its server has said that it lives
         await kill(story)
         await story.start_server()
         await story.wait(EXPIRY_MS + 15_000)
