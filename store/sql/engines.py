@@ -14,6 +14,7 @@ from typing import Any, Literal
 import attrs
 from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
 from core.ports.store import StoreFailed
@@ -48,9 +49,11 @@ class Engines:
         self.write.dispose()
 
 
-def failure(fault: DBAPIError) -> StoreFailed:
+def failure(fault: DBAPIError | PoolTimeout) -> StoreFailed:
     """What a caller may know of a database's error: its kind and code. Never the statement's values, nor its text,
     where a database may quote them."""
+    if isinstance(fault, PoolTimeout):
+        return StoreFailed("no connection to the database came free in time")
     origin = fault.orig
     code = getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or "no code"
     return StoreFailed(f"{type(origin).__name__}: {code}")

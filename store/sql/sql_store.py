@@ -12,6 +12,7 @@ from typing import TypeVar
 import trio
 from sqlalchemy import Connection
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from core.ports.keeping import Usage
 from core.ports.store import (
@@ -137,6 +138,8 @@ class SqlStore:
         engine = self._engines.write
         try:
             await trio.to_thread.run_sync(keeping.compact, engine, limiter=self._readers)
+        except PoolTimeout as fault:
+            raise failure(fault) from fault
         except engine.dialect.loaded_dbapi.Error as fault:
             raise StoreFailed(type(fault).__name__) from fault
 
@@ -147,7 +150,7 @@ class SqlStore:
         try:
             with self._engines.write.begin() as connection:
                 work(connection)
-        except DBAPIError as fault:
+        except (DBAPIError, PoolTimeout) as fault:
             raise failure(fault) from fault
 
     # -- now ---------------------------------------------------------------------------------------------------------
@@ -242,7 +245,7 @@ class SqlStore:
         try:
             with self._engines.read.connect() as connection:
                 return query(connection)
-        except DBAPIError as fault:
+        except (DBAPIError, PoolTimeout) as fault:
             raise failure(fault) from fault
 
 

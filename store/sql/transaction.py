@@ -25,6 +25,7 @@ from typing import Any
 import attrs
 from sqlalchemy import Connection, Engine, func, select
 from sqlalchemy.exc import DBAPIError
+from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from core.ports.store import Body, StoredBatch, StoreError, StoreFailed
 from store.codec import encode_record
@@ -142,6 +143,8 @@ def _begin(engine: Engine) -> Connection:
     away = engine.dialect.name == "postgresql"
     try:
         connection = engine.connect()
+    except PoolTimeout as fault:  # an import or an erasure holds it
+        raise GroupFailed(failure(fault), False) from fault
     except DBAPIError as fault:
         raise GroupFailed(failure(fault), away) from fault
     try:

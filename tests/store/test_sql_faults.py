@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 import stat
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -87,6 +88,26 @@ async def test_a_locked_file_is_an_error_in_time_and_not_for_ever(path: Path, mo
         blocker.close()
         owner.position = 2
         await owner.append()
+
+
+@in_real_time
+async def test_whoever_waits_too_long_for_a_connection_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usual = engines._pool_options
+    monkeypatch.setattr(engines, "_pool_options", lambda writes: {**usual(writes), "pool_timeout": 0.05})
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner = await new_session(store)
+        held = store._engines.write.connect()
+        for ask in (partial(store.delete, "sess_1"), store.compact, owner.append):
+            with pytest.raises(StoreFailed, match="no connection"):
+                await ask()
+        held.close()
+        readers = [store._engines.read.connect() for _ in range(engines.READERS_MAX + 1)]
+        with pytest.raises(StoreFailed, match="no connection"):
+            await store.session("sess_1")
+        for reader in readers:
+            reader.close()
+        assert len(await whole_log(store, "sess_1")) == 2
+        await store.delete("sess_1")
 
 
 @in_real_time
