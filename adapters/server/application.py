@@ -30,6 +30,7 @@ from adapters.wire.dialect import Dialect
 from adapters.wire.dialects import DUPLEX, MINICPMO, MOSHI, OPENAI
 from adapters.wire.moshi.encoding import codec_is_here
 from adapters.wire.problems import Problem
+from core.actors.crashes import described
 
 log = logging.getLogger("duologue.server")
 
@@ -72,8 +73,8 @@ class Application:
                 await self._serve(await self._secured(stream))
         except (trio.BrokenResourceError, trio.TooSlowError):
             log.debug("a connection was lost before its first request")
-        except Exception:
-            log.exception("a connection failed")
+        except Exception as error:  # noqa: BLE001 - logged, but for its text
+            log.error("a connection failed: %s", described(error))
         finally:
             self.connections -= 1
 

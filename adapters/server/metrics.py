@@ -36,6 +36,9 @@ class Metrics(Watch):
         self.refusals = self._counter("duologue_refusals", "Client commands that were refused, by code", ["code"])
         self.problems = self._counter("duologue_bad_frames", "Frames that never became a command, by code", ["code"])
         self.stale = self._counter("duologue_stale_outputs_dropped", "Model output of an epoch that was over", [])
+        self.input_lost_chunks = self._counter(
+            "duologue_input_lost_chunks", "Audio that the model's ear did not get, since the worker was behind", []
+        )
         self.cuts = self._counter("duologue_cuts", "Answers that were cut, by reason", ["reason"])
         self.upgrades = self._counter("duologue_connections", "WebSocket connections, by outcome", ["outcome"])
         self.barge_in_s = self._histogram(
@@ -91,6 +94,10 @@ class Metrics(Watch):
     def stale_output(self, session: Session) -> None:
         """Count it."""
         self.stale.inc()
+
+    def input_lost(self, session: Session) -> None:
+        """Count it."""
+        self.input_lost_chunks.inc()
 
     def durable(self, session: Session, waited_s: float) -> None:
         """Observe it."""

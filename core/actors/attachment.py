@@ -75,7 +75,7 @@ async def _write_stream(session: Session, attachment: Attachment) -> None:
     while not _over(session, attachment):
         item = outbox.peek(attachment.generation)
         if item is None:
-            await session.stream_moved(attachment)
+            await session.stream_moved()
             continue
         if not session.lease.holds(trio.current_time()):
             await session.renew_lease()
@@ -102,6 +102,6 @@ def _over(session: Session, attachment: Attachment) -> bool:
     if attachment.close_after is None:
         return True
     outbox = session.outbox
-    if outbox.generation != attachment.generation or outbox.durable < attachment.close_after:
-        return outbox.generation != attachment.generation
-    return outbox.peek(attachment.generation) is None
+    if outbox.generation != attachment.generation:
+        return True  # another has the stream
+    return outbox.durable >= attachment.close_after and outbox.peek(attachment.generation) is None

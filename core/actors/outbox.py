@@ -28,6 +28,9 @@ FRAME_OVERHEAD_BYTES = 400
 CUTS_MAX = 256
 SENT_MAX = 8
 
+REVOKED = -1
+"""A generation that no attachment has."""
+
 
 class AsidesFull(Exception):
     """The client asks for transport answers (heartbeats, errors) faster than it reads them."""
@@ -56,7 +59,6 @@ class OutboxStatistics:
 
     waiting_frames: int
     waiting_bytes: int
-    kept_frames: int
     dead_frames: int
 
 
@@ -135,6 +137,10 @@ class Outbox:
         self.place = next(ahead, len(self.entries))
         self.counted_above = self.head
         self._count_anew()
+
+    def revoke(self) -> None:
+        """Nobody may write any more."""
+        self.generation = REVOKED
 
     def resent(self, number: int, now_ns: int) -> tuple[tuple[str, int], ...]:
         """Set what was sent of each answer to what a client that has ``number`` has; and return it."""
@@ -236,7 +242,7 @@ class Outbox:
 
     def statistics(self) -> OutboxStatistics:
         """Now."""
-        return OutboxStatistics(self.waiting_frames, self.waiting_bytes, len(self.entries), self.dead_frames)
+        return OutboxStatistics(self.waiting_frames, self.waiting_bytes, self.dead_frames)
 
     # -- inside ------------------------------------------------------------------------------------------------
 

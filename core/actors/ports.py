@@ -24,6 +24,9 @@ class Watch:
     def stale_output(self, session: Session) -> None:
         """Model output of an epoch that is over was dropped."""
 
+    def input_lost(self, session: Session) -> None:
+        """A chunk of the user's audio did not reach the ear: the worker does not keep up."""
+
     def durable(self, session: Session, waited_s: float) -> None:
         """A batch became durable."""
 

@@ -60,7 +60,6 @@ class Session:
         self.state = state
         self.outbox = outbox
         self.projection = projection
-        self.stale_outputs_dropped = 0
         self.failure: str | None = None
         self.term = state.term
         """Under which this actor writes; the fence of everything that it appends."""
@@ -163,10 +162,9 @@ class Session:
 
     # -- what the sender asks ----------------------------------------------------------------------------------
 
-    async def stream_moved(self, attachment: Attachment) -> None:
+    async def stream_moved(self) -> None:
         """Wait until the stream may have something to write."""
-        moved = self._moved
-        await moved.wait()
+        await self._moved.wait()
 
     async def load_body(self, digest: str) -> bytes | None:
         """Audio that is no longer in memory (of several digests joined by ``+``: all of it); None when it was erased."""
@@ -265,7 +263,6 @@ class Session:
         result = step(self.state, command, self.now_ns(), self.outbox.cursor(), project)
         if not result.records:
             if isinstance(command, c.ModelOutput):
-                self.stale_outputs_dropped += 1
                 self._ports.watch.stale_output(self)
             return ()
         self._chain = chain_digest(self._chain, self._ports.encode((result.effects, frames)))
@@ -315,7 +312,7 @@ class Session:
             return
         self.failure = f"{type(error).__name__}: {error}"
         self._end()
-        self.outbox.generation = -1
+        self.outbox.revoke()
         if self._attachment is not None:
             self._attachment.halt(RESUME_ELSEWHERE, "resume")
         self._move()
@@ -359,12 +356,14 @@ class Session:
         try:
             self._ports.runtime.send(message)
         except rt.RuntimeBusy:
-            # The worker does not keep up. Audio for its ear may be lost (it hears a gap); an answer that cannot be asked
-            # for fails at once, so that nobody waits for it.
-            if isinstance(message, rt.Respond):
-                self.take_message(
-                    rt.LaneFailed(message.session, message.epoch, message.response_id, "runtime_busy", "")
-                )
+            match message:  # the worker does not keep up
+                case rt.Feed():  # its ear hears a gap
+                    self._ports.watch.input_lost(self)
+                case rt.Respond():  # it fails at once, so that nobody waits for it
+                    failed = rt.LaneFailed(message.session, message.epoch, message.response_id, "runtime_busy", "")
+                    self.take_message(failed)
+                case _:  # without this word the worker's session is not the log's: begin again from that
+                    self.stop(RESUME_ELSEWHERE, "overloaded")
 
     # -- model output, paced -----------------------------------------------------------------------------------
 

@@ -16,13 +16,14 @@ import trio
 
 from core.actors.attachment import Attachment
 from core.actors.batching import batch_of
+from core.actors.crashes import described, kind
 from core.actors.housekeeping import Housekeeper
 from core.actors.lease import LEASE_S, Holders, Lease
 from core.actors.outbox import Outbox
 from core.actors.session import RESUME_ELSEWHERE, Ports, Session
 from core.ports.projection import Projection
 from core.ports.socket import Socket
-from core.ports.store import Owned, SessionUnknown, StoreBusy, StoreError
+from core.ports.store import Owned, SessionUnknown, StoreError, StoreFailed
 from core.session import commands as c
 from core.session import events as e
 from core.session.apply import apply
@@ -37,6 +38,8 @@ log = logging.getLogger("duologue.supervisor")
 READ_RECORDS = 500
 """So many are folded at a stretch: other sessions wait for that long, a few ms."""
 TOKEN_BYTES = 32
+BURY_TIMEOUT_S = 10
+"""A store that has not closed a dead session's log by then is not waited for."""
 
 MakeProjection = Callable[[str, int], Projection | None]
 """(dialect, version) -> a new projection, None when this server has none of that version."""
@@ -292,9 +295,9 @@ class Supervisor:
         crash = ""
         try:
             await session.run()
-        except Exception as error:
-            crash = type(error).__name__
-            log.exception("session %s crashed", session.session_id)
+        except Exception as error:  # noqa: BLE001 - logged, but for its text
+            crash = kind(error)
+            log.error("session %s crashed: %s", session.session_id, described(error))
         finally:
             if self._sessions.get(session.session_id) is session:
                 del self._sessions[session.session_id]
@@ -316,7 +319,9 @@ class Supervisor:
             log.error("session %s could not be closed in its log: %s", session_id, error)
 
     async def _append_close(self, folded: _Folded, reason: str) -> None:
+        """Raises StoreError; StoreFailed also when the store does not answer."""
         state, written = folded.state, trio.Event()
+        outcome: list[StoreError | None] = []
         frames: list[object] = []
 
         def project(record: e.Record, after: SessionState) -> None:
@@ -327,12 +332,18 @@ class Supervisor:
             return
         chain = chain_digest(folded.chain, self._ports.encode((result.effects, frames)))
         batch = batch_of(state, state.term, result.records, chain, {})
-        try:
-            self._ports.store.append_nowait(batch, lambda error: written.set())
-        except StoreBusy:
-            return
-        with trio.move_on_after(10):
+
+        def done(error: StoreError | None) -> None:
+            outcome.append(error)
+            written.set()
+
+        self._ports.store.append_nowait(batch, done)
+        with trio.move_on_after(BURY_TIMEOUT_S) as waited:
             await written.wait()
+        if waited.cancelled_caught:
+            raise StoreFailed(f"no answer within {BURY_TIMEOUT_S} s")
+        if outcome[0] is not None:
+            raise outcome[0]
 
     async def drain(self, timeout_s: float) -> None:
         """Open nothing more; let answers finish for at most ``timeout_s``; then end every actor, so that its client
