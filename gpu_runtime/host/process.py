@@ -112,7 +112,7 @@ class WorkerProcess:
     def _log_line(self, line: bytes) -> None:
         text = line[:LINE_CHARS_MAX].decode("utf-8", "replace").rstrip()
         self._last_lines.append(text)
-        log.info("worker %d: %s", self.pid, text)
+        log.debug("worker %d: %s", self.pid, text)  # a library may print what was said
 
 
 def worker_command(model: str, fd: int) -> list[str]:

@@ -139,7 +139,7 @@ async def test_what_a_worker_prints_is_logged_line_by_line(
             return Quiet(emit)
         """
     )
-    with caplog.at_level(logging.INFO, "gpu_runtime.worker"):
+    with caplog.at_level(logging.DEBUG, "gpu_runtime.worker"):
         async with open_worker(name):
             pass
     lines = [record.getMessage().split(": ", 1)[1] for record in caplog.records if record.name == "gpu_runtime.worker"]
