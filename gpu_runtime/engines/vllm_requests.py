@@ -52,7 +52,7 @@ class VllmRequests:
         self.engine = engine
         self._gauge = gauge
         self._open: set[VllmRequest] = set()
-        self._items: WeakKeyDictionary[Embeddings, tuple[Any, str]] = WeakKeyDictionary()
+        self._items: WeakKeyDictionary[Embeddings, tuple[torch.Tensor, str]] = WeakKeyDictionary()
         config = engine.vllm_config
         self._dtype: torch.dtype = config.model_config.dtype
         blocks = config.cache_config.num_gpu_blocks or 0
@@ -135,15 +135,15 @@ class VllmRequests:
         }
 
     def _item(self, part: Embeddings) -> tuple[Any, str]:
-        """As vLLM takes it, and what it is known by in the prefix cache. Kept as long as the part itself: a lane that is
-        opened again brings hundreds."""
+        """As vLLM takes it, and what it is known by in the prefix cache. Tensor and digest are kept as long as the part: a
+        lane that is opened again brings hundreds. The item around them is new each time, for vLLM keeps items."""
         known = self._items.get(part)
         if known is None:
             rows = np.ascontiguousarray(part.rows)
-            field = MultiModalFieldElem(data=torch.from_numpy(rows).to(self._dtype), field=MultiModalBatchedField())
             digest = blake2b(rows.tobytes(), digest_size=16).hexdigest()
-            known = self._items[part] = (MultiModalKwargsItem({"embedding": field}), digest)
-        return known
+            known = self._items[part] = (torch.from_numpy(rows).to(self._dtype), digest)
+        field = MultiModalFieldElem(data=known[0], field=MultiModalBatchedField())
+        return MultiModalKwargsItem({"embedding": field}), known[1]
 
 
 class VllmRequest:

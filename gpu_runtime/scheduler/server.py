@@ -10,7 +10,7 @@ from contextlib import aclosing
 import attrs
 
 from gpu_runtime.engines.port import Fed, LaneEngine, LaneError, Part, Tokens, Unit, UnitEnd
-from gpu_runtime.scheduler.units import Admission, SchedulerStatistics, Ticket, UnitReport, UnitScheduler
+from gpu_runtime.scheduler.units import Admission, SchedulerStatistics, Ticket, UnitScheduler
 
 CALIBRATION_LANE = "warm-up"
 ADMIT_EVERY_S = 0.25
@@ -49,7 +49,6 @@ class UnitServer:
         self._admitted: dict[str, asyncio.Event] = {}
         self._timer: asyncio.TimerHandle | None = None
         """For units that gather."""
-        self.last_report: UnitReport | None = None
 
     async def open(
         self, session: str, prompt: Sequence[Part], heard: Sequence[Sequence[Part]] = (), *, kv_tokens: int
@@ -169,7 +168,7 @@ class UnitServer:
         if self._units.pop(ticket.serial, None) is None:
             return
         if ticket.started_ns:
-            self.last_report = self._scheduler.done(ticket, self._clock_ns())
+            self._scheduler.done(ticket, self._clock_ns())
         else:
             self._scheduler.cancel(ticket)
         self._start_next()
