@@ -25,8 +25,9 @@ KAISER_BETA = 8.0
 PASS_BAND = 0.94
 """Of the lower Nyquist frequency: where the transition begins."""
 
-PHASES_MAX = 4_096
-"""Rates without a common divisor would need one set of taps for each of their phases; nearer than this is inaudible."""
+PHASES_MAX = 1_024
+"""Rates without a common divisor would need one set of taps for each of their phases. The nearest of so many is off by 1/2048
+of a sample at most (-80 dB at 1 kHz), and they are computed in a few ms: a client's odd rate holds nobody up."""
 
 BLOCK_SAMPLES = 16_384
 """Each output sample needs a copy of its inputs: so many at a time, however long the chunk is."""
@@ -34,11 +35,12 @@ BLOCK_SAMPLES = 16_384
 
 @lru_cache(maxsize=8)
 def _taps(up: int, down: int) -> tuple[int, Samples]:
-    """(half the filter's length in input samples, taps as [phase, 2 * half]); each phase sums to 1."""
+    """(half the filter's length in input samples, taps as [phase, 2 * half]); each phase sums to 1. The last phase is a whole
+    sample: the nearest to what lies just below it."""
     cutoff = min(1.0, up / down) * PASS_BAND
     half = int(np.ceil(ZERO_CROSSINGS / cutoff))
     phases = min(up, PHASES_MAX)
-    offsets = np.arange(1 - half, half + 1)[None, :] - (np.arange(phases) / phases)[:, None]
+    offsets = np.arange(1 - half, half + 1)[None, :] - (np.arange(phases + 1) / phases)[:, None]
     inside = np.clip(1.0 - (offsets / half) ** 2, 0.0, None)
     window = np.i0(KAISER_BETA * np.sqrt(inside)) / np.i0(KAISER_BETA)
     taps = np.sinc(cutoff * offsets) * window
@@ -80,6 +82,7 @@ class Resampler:
             stop = min(start + BLOCK_SAMPLES, len(made))
             ticks = np.arange(self._made + start, self._made + stop, dtype=np.int64) * self._down
             rows = windows[ticks // self._up - self._half + 1 - self._held_from]
-            taps = self._phase_taps[ticks % self._up * len(self._phase_taps) // self._up]
+            phases = len(self._phase_taps) - 1
+            taps = self._phase_taps[(ticks % self._up * phases + self._up // 2) // self._up]
             # One dot product a row: matmul and einsum add in an order that depends on the chunk's size and place.
             np.vecdot(rows, taps, out=made[start:stop])

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_runtime.resampler import BLOCK_SAMPLES, Resampler
+from gpu_runtime.resampler import BLOCK_SAMPLES, PHASES_MAX, Resampler, _taps
 
 HEARD_RATES = (8_000, 11_025, 16_000, 22_050, 24_000, 44_100, 48_000, 192_000)
 PAIRS = [
@@ -71,3 +71,14 @@ def test_nor_on_the_blocks_of_a_long_chunk() -> None:
 def test_equal_rates_change_nothing() -> None:
     samples = tone(16_000, 440)
     assert Resampler(16_000, 16_000).push(samples) is samples
+
+
+@pytest.mark.parametrize("rate", [8_001, 22_051, 47_999, 191_999])
+def test_an_odd_rate_costs_no_more_taps_than_others(rate: int) -> None:
+    """They are computed in the event loop, when a client asks for the rate."""
+    assert PHASES_MAX <= 1_024
+    for up, down in ((rate, 24_000), (16_000, rate)):
+        assert len(_taps(up, down)[1]) <= PHASES_MAX + 1
+    made = Resampler(24_000, rate).push(tone(24_000, 1_000))
+    wanted = tone(rate, 1_000)[: len(made)]
+    assert level_db(wanted[200:]) - level_db((made - wanted)[200:] + 1e-12) > 75
