@@ -1,6 +1,8 @@
 """The hearing thread: it serves every session's ear in turn, so hearing goes on whatever the other stages do.
 
-Each ear has a bounded inbox. Audio that finds it full is lost, which is logged; the input clock jumps over the gap.
+Each ear has a bounded inbox, and all of them together have a bound too. Audio that finds no room is lost, which is logged;
+the input clock jumps over the gap. Words that steer an ear have room of their own beyond that, and two of a kind that say the
+same take the place of one; a client that sends more of them than that while its ear stands still loses them.
 """
 
 from __future__ import annotations
@@ -19,6 +21,10 @@ logger = logging.getLogger(__name__)
 
 INBOX_ITEMS_MAX = 16_384
 INBOX_BYTES_MAX = 32 * 2**20
+INBOX_RESERVE_ITEMS = 1_024
+"""For words that steer, beyond the audio."""
+ALL_BYTES_MAX = 128 * 2**20
+"""Over all ears: some 70 minutes at 16 kHz."""
 BEHIND_S = 3.0
 """An ear that is further behind than this says so."""
 
@@ -33,6 +39,7 @@ class HearingStatistics:
     inbox_items: int
     inbox_bytes: int
     lost_chunks: int
+    lost_words: int
 
 
 @attrs.define(eq=False)
@@ -41,6 +48,8 @@ class _Inbox:
     line: deque[tuple[ForEar, int]] = attrs.field(factory=deque)
     bytes_: int = 0
     behind: bool = False
+    full: bool = False
+    """The last message found no room."""
     closed: bool = False
 
 
@@ -50,7 +59,9 @@ class Hearing:
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._inboxes: OrderedDict[str, _Inbox] = OrderedDict()
-        self._lost_chunks = 0
+        self._bytes = 0
+        """In all inboxes."""
+        self._lost_chunks = self._lost_words = 0
         self._stop = False
         self.failure: BaseException | None = None
         """What ended the thread, if something did: a fault of ours."""
@@ -70,20 +81,35 @@ class Hearing:
             self._changed.notify()
 
     def put(self, message: ForEar) -> None:
-        """For the session's ear, in order. Audio is dropped when the inbox is full."""
-        size = len(message.audio) if isinstance(message, Feed) else 0
+        """For the session's ear, in order. Dropped when there is no room, and counted."""
         with self._changed:
             inbox = self._inboxes.get(message.session)
-            if inbox is None:
+            if inbox is None or _says_it_already(inbox, message):
                 return
-            full = len(inbox.line) >= INBOX_ITEMS_MAX or inbox.bytes_ + size > INBOX_BYTES_MAX
-            if full and isinstance(message, Feed):
+            fits = self._fits(inbox, message)
+            if not fits and not inbox.full:
+                logger.warning("session %s: the ear is too far behind, what comes for it is lost", message.session)
+            inbox.full = not fits
+            if fits:
+                inbox.line.append((message, time.time_ns()))
+                self._count(inbox, message, 1)
+                self._changed.notify()
+            elif isinstance(message, Feed):
                 self._lost_chunks += 1
-                logger.warning("session %s: the ear is too far behind, a chunk of audio is lost", message.session)
-                return
-            inbox.line.append((message, time.time_ns()))
-            inbox.bytes_ += size
-            self._changed.notify()
+            else:
+                self._lost_words += 1
+
+    def _fits(self, inbox: _Inbox, message: ForEar) -> bool:
+        if not isinstance(message, Feed):
+            return len(inbox.line) < INBOX_ITEMS_MAX + INBOX_RESERVE_ITEMS
+        size = len(message.audio)
+        fits_all = self._bytes + size <= ALL_BYTES_MAX
+        return fits_all and len(inbox.line) < INBOX_ITEMS_MAX and inbox.bytes_ + size <= INBOX_BYTES_MAX
+
+    def _count(self, inbox: _Inbox, message: ForEar, sign: int) -> None:
+        size = len(message.audio) if isinstance(message, Feed) else 0
+        inbox.bytes_ += sign * size
+        self._bytes += sign * size
 
     def wake(self) -> None:
         """An ear may go on."""
@@ -99,6 +125,7 @@ class Hearing:
                 sum(len(inbox.line) for inbox in inboxes),
                 sum(inbox.bytes_ for inbox in inboxes),
                 self._lost_chunks,
+                self._lost_words,
             )
 
     def close(self) -> None:
@@ -112,6 +139,7 @@ class Hearing:
         old = self._inboxes.pop(session, None)
         if old is not None:
             old.closed = True
+            self._bytes -= old.bytes_
 
     def _run(self) -> None:
         try:
@@ -140,7 +168,7 @@ class Hearing:
             if inbox.line:
                 self._inboxes.move_to_end(session)
                 message, arrived_ns = inbox.line.popleft()
-                inbox.bytes_ -= len(message.audio) if isinstance(message, Feed) else 0
+                self._count(inbox, message, -1)
                 return inbox, message, arrived_ns
         return None
 
@@ -172,3 +200,10 @@ class Hearing:
         if behind_s > BEHIND_S and not inbox.behind:
             logger.warning("session %s: the ear is %.1f s behind its audio", inbox.ear.session, behind_s)
         inbox.behind = behind_s > BEHIND_S
+
+
+def _says_it_already(inbox: _Inbox, message: ForEar) -> bool:
+    """Whether the last message in line does what this one would."""
+    if not inbox.line or isinstance(message, Feed | CommitTurn):
+        return False
+    return inbox.line[-1][0] == message

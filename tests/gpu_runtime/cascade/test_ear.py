@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from typing import cast
 
 import numpy as np
 import pytest
@@ -24,6 +25,9 @@ from core.ports.runtime import (
     SpeechGoesOn,
 )
 from core.session.config import AudioFormat, TurnDetection
+from gpu_runtime.models.cascade import hearing
+from gpu_runtime.models.cascade.ear import Ear
+from gpu_runtime.models.cascade.hearing import Hearing
 from tests.gpu_runtime.cascade.fakes import LOUD, Sink, Studio
 
 FRAME_MS = 32
@@ -338,7 +342,55 @@ def test_an_inbox_that_is_full_loses_audio_and_says_so(caplog: pytest.LogCapture
         studio.recogniser.gate.set()
     assert statistics.lost_chunks > 0
     assert statistics.inbox_bytes <= 32 * 2**20
-    assert "too far behind" in caplog.text
+    assert caplog.text.count("too far behind") == 1, "said when it begins, not for each chunk"
+
+
+class _Deaf:
+    """An ear that stands still."""
+
+    blocked, has_work = True, False
+
+    def __init__(self, session: str) -> None:
+        self.session = session
+
+    def fill_due_s(self) -> None:
+        return None
+
+
+def test_all_inboxes_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hearing, "ALL_BYTES_MAX", 10_000)
+    ears = Hearing()
+    try:
+        for name in "abcd":
+            ears.add(cast(Ear, _Deaf(name)))
+            for _ in range(4):
+                ears.put(Feed(name, 1, 0, 100, bytes(1_000)))
+        now = ears.statistics()
+        assert (now.inbox_bytes, now.lost_chunks) == (10_000, 6)
+        ears.remove("a")
+        ears.put(Feed("d", 1, 0, 100, bytes(1_000)))
+        now = ears.statistics()
+        assert (now.inbox_bytes, now.lost_chunks) == (7_000, 6), "who leaves makes room"
+    finally:
+        ears.close()
+
+
+def test_words_that_steer_are_bounded_too(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    monkeypatch.setattr(hearing, "INBOX_ITEMS_MAX", 4)
+    monkeypatch.setattr(hearing, "INBOX_RESERVE_ITEMS", 2)
+    ears = Hearing()
+    try:
+        ears.add(cast(Ear, _Deaf("s")))
+        for _ in range(1_000):
+            ears.put(ClearTurn("s"))
+        assert ears.statistics().inbox_items == 1, "two say no more than one"
+        for number in range(10):
+            ears.put(CommitTurn("s", f"item-{number}", 0, 10))
+        now = ears.statistics()
+        assert (now.inbox_items, now.lost_words) == (6, 5)
+        assert caplog.text.count("too far behind") == 1
+    finally:
+        ears.close()
 
 
 def test_messages_for_unknown_sessions_are_ignored() -> None:
