@@ -19,7 +19,6 @@ from adapters.wire.dialect import Waiting
 from core.actors.session import Session
 from core.actors.supervisor import Draining, SessionsFull, Supervisor
 
-POLL_S = 0.05
 TELL_EVERY_S = 3.0
 MINUTE_S = 60.0
 USUAL_SESSION_S = 120.0
@@ -82,6 +81,7 @@ class Admission:
         self.limits = limits
         self._supervisor = supervisor
         self._line: dict[Ticket, None] = {}
+        self._line_moved = trio.Event()
         self._starting: Counter[str] = Counter()
         self._live: dict[str, tuple[str, float]] = {}
         """Session -> (key, since when), for those of ``supervisor.sessions`` that came in here."""
@@ -133,19 +133,28 @@ class Admission:
                 raise group.exceptions[0] from None
             raise
         finally:
-            self._line.pop(ticket, None)
+            if ticket in self._line:
+                self._leave_line(ticket)
+
+    def _leave_line(self, ticket: Ticket) -> None:
+        del self._line[ticket]
+        self._line_moved.set()
+        self._line_moved = trio.Event()
 
     async def _take_turn(self, ticket: Ticket, key: str, start: Open) -> Session:
         while True:
             if self._supervisor.draining:
                 raise Draining
-            if next(iter(self._line)) is ticket and self._supervisor.has_room:
-                del self._line[ticket]
+            if next(iter(self._line)) is not ticket:
+                await self._line_moved.wait()  # only the first waits for room, and makes way when the drain begins
+            elif not self._supervisor.has_room:
+                await self._supervisor.moved()
+            else:
+                self._leave_line(ticket)
                 try:
                     return await self._start(key, start)
                 except SessionsFull:
                     self._line = {ticket: None, **self._line}  # a resume was faster: still the first
-            await trio.sleep(POLL_S)
 
     async def _keep_telling(self, ticket: Ticket, tell: Tell) -> None:
         first = True

@@ -215,7 +215,7 @@ class Conversation:
         return self._refusal(refused.code, refused.message, POLICY_VIOLATION)
 
     def _attach(self, session: Session, number: int | None) -> None:
-        self.meter = WireMeter(self.service.metrics, session.session_id)
+        self.meter = WireMeter(self.service.metrics, session)
         socket = WebSocket(
             self.connection,
             self.stream,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from weakref import WeakKeyDictionary
 
 import attrs
 import trio
@@ -49,7 +50,8 @@ class Metrics(Watch):
         )
         self.append_s = self._histogram("duologue_store_append_seconds", "Batch queued -> durable", FAST_BUCKETS)
         self.lag_s = self._histogram("duologue_event_loop_lag_seconds", "How late the event loop wakes", FAST_BUCKETS)
-        self._speech_ended_ns: dict[str, int] = {}
+        self._speech_ended_ns: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
+        """Gone with the session, also where that ends without a word in the log (it moves to another server)."""
 
     def _counter(self, name: str, text: str, labels: list[str]) -> Counter:
         return Counter(name, text, labels, registry=self.registry)
@@ -87,9 +89,7 @@ class Metrics(Watch):
                 case e.SpeechStopped(timings=timings):
                     last_speech = dict(timings).get("last_speech")
                     if last_speech is not None:
-                        self._speech_ended_ns[session.session_id] = last_speech
-                case e.SessionClosed():
-                    self._speech_ended_ns.pop(session.session_id, None)
+                        self._speech_ended_ns[session] = last_speech
 
     def stale_output(self, session: Session) -> None:
         """Count it."""
@@ -103,9 +103,9 @@ class Metrics(Watch):
         """Observe it."""
         self.append_s.observe(waited_s)
 
-    def take_speech_end(self, session_id: str) -> int | None:
+    def take_speech_end(self, session: Session) -> int | None:
         """When the user stopped speaking (wall clock, ns), once for each turn."""
-        return self._speech_ended_ns.pop(session_id, None)
+        return self._speech_ended_ns.pop(session, None)
 
 
 _CUT_REASONS = frozenset(
@@ -119,9 +119,8 @@ class WireMeter:
     """Latencies of one attachment, as its socket sees them."""
 
     metrics: Metrics
-    session_id: str
+    session: Session
     asked_to_cut_at: float | None = None
-    answers_begun: int = 0
     _speaking: str | None = None
 
     def asked_to_cut(self) -> None:
@@ -133,7 +132,7 @@ class WireMeter:
         kind = frame.payload["type"]
         if frame.audio_field and frame.response_id != self._speaking:
             self._speaking = frame.response_id
-            ended_ns = self.metrics.take_speech_end(self.session_id)
+            ended_ns = self.metrics.take_speech_end(self.session)
             if ended_ns is not None:
                 self.metrics.first_audio_s.observe(max(0.0, (time.time_ns() - ended_ns) / 1e9))
         elif self.asked_to_cut_at is not None and kind in (names.RESPONSE_DONE, names.OUTPUT_CLEARED, names.ERROR):

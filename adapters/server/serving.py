@@ -53,11 +53,6 @@ class RunningServer:
         port: int = self._listeners[0].socket.getsockname()[1]
         return port
 
-    def listen_no_more(self) -> None:
-        """New connections are refused by the system from here on."""
-        for listener in self._listeners:
-            listener.socket.close()
-
     async def drain(self) -> None:
         """SIGTERM's way out: no new session, let answers finish, send clients elsewhere."""
         self.application.draining = True

@@ -113,9 +113,18 @@ class Supervisor:
         self._opening = 0
         self._resuming: dict[str, trio.Lock] = {}
         self._opened = self._resumed = self._failed = 0
+        self._moved = trio.Event()
         self._housekeeper = Housekeeper(ports.store, server_id, self._sessions, self._read_state, self._bury)
         self.sessions_max = sessions_max
         self.draining = False
+
+    async def moved(self) -> None:
+        """Wait until there may be room that there was not, or the drain begins."""
+        await self._moved.wait()
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
 
     @property
     def sessions(self) -> Mapping[str, Session]:
@@ -149,6 +158,7 @@ class Supervisor:
             session = self._start(folded, fresh=True)
         finally:
             self._opening -= 1
+            self._move()
         self._opened += 1
         return session
 
@@ -205,6 +215,7 @@ class Supervisor:
             session.keep_input(bodies)
         finally:
             self._opening -= 1
+            self._move()
         return session
 
     async def _take_term(self, session_id: str) -> Owned:
@@ -301,6 +312,7 @@ class Supervisor:
         finally:
             if self._sessions.get(session.session_id) is session:
                 del self._sessions[session.session_id]
+                self._move()
         if session.failure is not None:
             self._failed += 1
             log.error("session %s lost its log: %s", session.session_id, session.failure)
@@ -349,6 +361,7 @@ class Supervisor:
         """Open nothing more; let answers finish for at most ``timeout_s``; then end every actor, so that its client
         resumes at another server (or here, after the restart). The sessions stay open in the log."""
         self.draining = True
+        self._move()
         with trio.move_on_after(timeout_s):
             while any(session.state.active is not None for session in self._sessions.values()):
                 await trio.sleep(0.05)

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from adapters.server.admission import Admission, Limits, NotAdmitted
 from adapters.server.settings import ServerSettings
 from adapters.wire.dialect import Waiting
-from core.actors.supervisor import SessionsFull
+from adapters.wire.openai.projection import OpenAIProjection
+from core.actors.supervisor import Draining, SessionsFull
+from core.session.config import SessionConfig
 from tests.server.servers import open_test_server
 
 GA = "/v1/realtime?model=gpt-realtime"
@@ -34,6 +36,9 @@ class House:
     @property
     def has_room(self) -> bool:
         return not self.draining and len(self.sessions) + self.opening < self.sessions_max
+
+    async def moved(self) -> None:
+        await trio.sleep(0.001)
 
     async def open(self, takes_s: float) -> Any:
         if not self.has_room:
@@ -162,6 +167,43 @@ async def test_a_duplex_client_is_told_where_it_stands() -> None:
             assert (await second.receive())["type"] == "session.queue_update"
             await first.send("session.close")
             await second.until("session.created")
+
+
+async def test_whoever_is_first_gets_in_in_the_instant_at_which_there_is_room() -> None:
+    """And the second moves up; a drain sends everybody in the line away. Nobody looks at a clock for it."""
+    config = ServerSettings(model="scripted", sessions_max=1, limits=Limits(queue_max=3))
+    async with open_test_server(config) as server, server.connect(DUPLEX) as first, trio.open_nursery() as nursery:
+        supervisor = server.supervisor
+        admission = Admission(supervisor, Limits(queue_max=3))
+        await first.send("session.update", session={})
+        await first.until("session.created")
+        got: list[tuple[str, Any]] = []
+
+        async def wait(name: str) -> None:
+            try:
+                opened: Any = await admission.open(
+                    "", lambda: supervisor.open(SessionConfig(), OpenAIProjection()), silent
+                )
+            except Draining:
+                opened = None
+            got.append((name, opened))
+
+        for name in "bcd":
+            nursery.start_soon(wait, name)
+            await trio.sleep(0.01)
+        (session,) = supervisor.sessions.values()
+        for turn in range(2):
+            await trio.sleep(1.234)
+            assert len(got) == turn
+            session.stop(1012, "away")
+            while session.session_id in supervisor.sessions:
+                await trio.sleep(0.001)
+            await trio.sleep(0.002)
+            assert len(got) == turn + 1
+            session = got[-1][1]
+        nursery.start_soon(supervisor.drain, 5)
+        await trio.sleep(0.002)
+        assert [(name, opened is None) for name, opened in got] == [("b", False), ("c", False), ("d", True)]
 
 
 async def test_an_openai_client_waits_without_a_word() -> None:
