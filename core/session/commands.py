@@ -52,6 +52,8 @@ class AppendAudio:
 
 @attrs.frozen
 class ClearInput:
+    """Throw uncommitted input away."""
+
     event_id: str | None = None
 
 
@@ -111,12 +113,16 @@ class CreateItem:
 
 @attrs.frozen
 class DeleteItem:
+    """Take an item out of the conversation."""
+
     item_id: str
     event_id: str | None = None
 
 
 @attrs.frozen
 class RetrieveItem:
+    """Show an item as it stands."""
+
     item_id: str
     event_id: str | None = None
 
@@ -143,11 +149,15 @@ class UpdateConfig:
 
 @attrs.frozen
 class Pause:
+    """Take nothing and say nothing until ``Unpause``; the watchdog ends a session that stays so."""
+
     event_id: str | None = None
 
 
 @attrs.frozen
 class Unpause:
+    """Go on."""
+
     event_id: str | None = None
 
 
@@ -158,6 +168,8 @@ class Touch:
 
 @attrs.frozen
 class Close:
+    """End the session, for good."""
+
     reason: str = "client_close"
     event_id: str | None = None
 
@@ -175,6 +187,8 @@ class SpeechHeard:
 
 @attrs.frozen
 class SpeechContinues:
+    """The segment has lasted ``speech_ms`` and goes on."""
+
     segment: int
     speech_ms: int
 
@@ -192,6 +206,8 @@ class SpeechFinished:
 
 @attrs.frozen
 class TurnHeard:
+    """What the recogniser made of the committed item."""
+
     item_id: str
     text: str
 
@@ -226,11 +242,15 @@ class ModelDone:
 
 @attrs.frozen
 class LoseRuntime:
+    """The worker is gone, with every ear and lane in it."""
+
     reason: str
 
 
 @attrs.frozen
 class GainRuntime:
+    """A worker is up; ``lane_tokens_max``: what a lane of it holds (0: unknown)."""
+
     lane_tokens_max: int = 0
 
 
@@ -248,11 +268,15 @@ class Attach:
 
 @attrs.frozen
 class ConfirmToken:
+    """The client has shown that the newest resume token arrived."""
+
     generation: int
 
 
 @attrs.frozen
 class Detach:
+    """The socket of that attachment is gone."""
+
     generation: int
     reason: str
 

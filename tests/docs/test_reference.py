@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import re
 from pathlib import Path
 
 import attrs
 import pytest
 
-from core.session import config, events
+from core.session import commands, config, events
 from tools import reference
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,6 +28,11 @@ def test_every_event_and_every_setting_is_described() -> None:
     for settings in (config.SessionConfig, config.TurnDetection, config.AudioFormat):
         missing = {field.name for field in attrs.fields(settings)} - set(reference.field_docs(settings))
         assert missing == set(), f"{settings.__name__}: a setting without a sentence under it"
+
+
+def test_every_command_is_described() -> None:
+    own = {cls: ast.get_docstring(ast.parse(inspect.getsource(cls)).body[0]) for cls in commands.NAMES}  # type: ignore[arg-type]
+    assert [cls.__name__ for cls, text in own.items() if not text] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
