@@ -1,7 +1,7 @@
 """What a server must know of a dialect: how its frames become commands, how its log becomes frames, what it says apart.
 
-Translation is pure: (text, state) -> steps. A step is a command for the session, an answer of the transport (unnumbered,
-not in the log), or an acknowledgement of the stream.
+Translation is pure: (text, state) -> steps. A step is a command for the session or an answer of the transport (unnumbered,
+not in the log). A frame without steps was understood and changes nothing.
 """
 
 from __future__ import annotations
@@ -38,14 +38,7 @@ class Answer:
     payload: Mapping[str, Any]
 
 
-@attrs.frozen
-class Acknowledged:
-    """The client has everything up to ``number``."""
-
-    number: int
-
-
-Step = Ask | Answer | Acknowledged
+Step = Ask | Answer
 
 
 @attrs.frozen

@@ -6,9 +6,11 @@ import json
 
 import pytest
 
-from adapters.wire.openai.projection import OpenAIProjection
+from adapters.wire.duplex.projection import DuplexProjection
+from adapters.wire.openai.projection import _PROJECT, OpenAIProjection
 from core.session import commands as c
 from core.session.config import SessionConfig
+from core.session.events import EVENT_TYPES
 from tests.wire.stories import Story, only, types
 
 
@@ -240,3 +242,10 @@ def test_session_expiry_is_told_as_openai_tells_it() -> None:
 
 def _numbers(story: Story) -> set[int]:
     return {int(payload["event_id"].rpartition("_")[2]) for payload in story.seen}
+
+
+@pytest.mark.parametrize("projection", [OpenAIProjection, DuplexProjection])
+def test_each_event_s_method_is_there(projection: type) -> None:
+    """The table names them; a name that is wrong would be found by the first session with such an event."""
+    assert set(_PROJECT) <= set(EVENT_TYPES.values())
+    assert [name for name in _PROJECT.values() if not callable(getattr(projection, name, None))] == []

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.wire.dialect import Acknowledged, Answer, Ask, Dialect, Step
+from adapters.wire.dialect import Answer, Ask, Dialect, Step
 from adapters.wire.dialects import DUPLEX, OPENAI
 from adapters.wire.fields import DEPTH_MAX, FRAME_BYTES_MAX
 from adapters.wire.problems import Problem
@@ -303,7 +303,7 @@ def test_transport_events_never_become_commands() -> None:
     assert isinstance(beat, Answer)
     assert touch == Ask(c.Touch())  # a sign of life is all that it is for the session
     assert beat.payload["type"] == "session.heartbeat_ack"
-    assert said(DUPLEX, {"type": "session.event_ack", "server_event_seq": 7}) == [Acknowledged(7)]
+    assert said(DUPLEX, {"type": "session.event_ack", "server_event_seq": 7}) == []
     assert problem(DUPLEX, {"type": "session.event_ack", "server_event_seq": 8}).code == "invalid_event_ack"
     assert problem(DUPLEX, {"type": "session.resume"}).code == "unsupported_session_resume"
     assert problem(DUPLEX, {"type": "push_text", "text": "hi"}).code == "native_text_append_unsupported"

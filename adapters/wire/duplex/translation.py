@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 
 from adapters.wire import fields
-from adapters.wire.dialect import Acknowledged, Answer, Ask, Handler, Request, Step
+from adapters.wire.dialect import Answer, Ask, Handler, Request, Step
 from adapters.wire.duplex.session_object import turn_state
 from adapters.wire.openai import translation as openai
 from adapters.wire.openai.translation import PLAYED_MS_MAX, append_audio, cancel
@@ -245,11 +245,12 @@ def heartbeat(request: Request) -> list[Step]:
 
 
 def event_ack(request: Request) -> list[Step]:
+    """Checked, and nothing more: the replay window is bounded by time and size, not by what clients have."""
     value = request.payload.get(names.NUMBER)
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= request.head:
         text = f"'{names.NUMBER}' is a number between 0 and {request.head}."
         raise Problem("invalid_event_ack", text, names.NUMBER)
-    return [Acknowledged(value)]
+    return []
 
 
 def turn_signal(request: Request) -> list[Step]:
