@@ -16,6 +16,9 @@ LEFT_OVER_WORDS = 2
 PIECE_WORDS_MAX = 24
 """A sentence that is longer is spoken in parts, so that synthesis stays short enough to cut."""
 
+SECOND_PIECE_WORDS_MAX = 12
+"""The first piece is short, so little time is left to make the second: a longer one came late, and was heard as a hole."""
+
 CLAUSE_WORDS_MIN = 8
 """... but not in parts shorter than this, where it has commas to part at."""
 
@@ -35,6 +38,7 @@ class ClauseSplitter:
         self._first_piece_words = first_piece_words
         self._text = ""
         self._first = True
+        self._pieces = 0
 
     def push(self, text: str) -> list[str]:
         """More text; what can be spoken now."""
@@ -46,6 +50,7 @@ class ClauseSplitter:
             pieces.append(self._text[:cut])
             self._text = self._text[cut:]
             self._first = False
+            self._pieces += 1
         return pieces
 
     def finish(self, drop_unfinished: bool = False) -> list[str]:
@@ -57,17 +62,19 @@ class ClauseSplitter:
             # parts of that sentence may have been spoken already; the rest of it still is no sentence
             return pieces
         words = [match.end() for match in WORD.finditer(rest)]
-        if len(words) > PIECE_WORDS_MAX:
+        if len(words) > self._words_max:
             # one word too many: the last one could have been growing until now
-            pieces.append(rest[: words[PIECE_WORDS_MAX - 1]])
-            rest = rest[words[PIECE_WORDS_MAX - 1] :]
+            cut = words[self._words_max - 1]
+            pieces.append(rest[:cut])
+            rest = rest[cut:]
         return [*pieces, rest] if rest.strip() else pieces
 
     def _cut(self) -> int | None:
         """Where the next piece ends."""
         end = self._sentence_end()
         words = [match.end() for match in WORD.finditer(self._text)]
-        if end is not None and len(self._text[:end].split()) <= PIECE_WORDS_MAX:
+        most = self._words_max
+        if end is not None and len(self._text[:end].split()) <= most:
             return end
         # the last word may still be growing
         whole = words[:-1] if words and words[-1] == len(self._text) else words
@@ -77,10 +84,15 @@ class ClauseSplitter:
                 words[self._first_piece_words - 1] if len(words) >= self._first_piece_words + LEFT_OVER_WORDS else None
             )
             return min((cut for cut in (clause, capped) if cut is not None), default=None)
-        if len(whole) <= PIECE_WORDS_MAX:
+        if len(whole) <= most:
             return None
-        fitting = [at for at in self._clause_ends() if CLAUSE_WORDS_MIN <= self._words_before(at) <= PIECE_WORDS_MAX]
-        return fitting[-1] if fitting else words[PIECE_WORDS_MAX - 1]
+        fewest = min(CLAUSE_WORDS_MIN, most // 2)
+        fitting = [at for at in self._clause_ends() if fewest <= self._words_before(at) <= most]
+        return fitting[-1] if fitting else words[most - 1]
+
+    @property
+    def _words_max(self) -> int:
+        return SECOND_PIECE_WORDS_MAX if self._pieces == 1 else PIECE_WORDS_MAX
 
     def _sentence_end(self) -> int | None:
         for match in SENTENCE_END.finditer(self._text):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from core.ports.runtime import HistoryTurn
-from gpu_runtime.models.cascade.clauses import PIECE_WORDS_MAX, ClauseSplitter
+from gpu_runtime.models.cascade.clauses import PIECE_WORDS_MAX, SECOND_PIECE_WORDS_MAX, ClauseSplitter
 from gpu_runtime.models.cascade.judge import spoken_text
 from gpu_runtime.models.cascade.parts import SPEAKING_RATE, ChatMessage, Reading, Speech
 from gpu_runtime.models.cascade.prompt import EXAMPLES, PERSONA, PromptBuilder, tokens_of
@@ -188,5 +188,7 @@ def test_more_words_than_could_be_said_are_made_up() -> None:
 
 
 def test_a_last_piece_with_one_word_too_many_is_parted() -> None:
-    text = " ".join(["word"] * 2 + ["word,"] + ["word"] * (PIECE_WORDS_MAX + 1))
-    assert [len(piece.split()) for piece in split(text)] == [3, PIECE_WORDS_MAX, 1]
+    text = " ".join(["word"] * 2 + ["word,"] + ["word"] * (SECOND_PIECE_WORDS_MAX + 1))
+    assert [len(piece.split()) for piece in split(text)] == [3, SECOND_PIECE_WORDS_MAX, 1]
+    text += " word" * PIECE_WORDS_MAX
+    assert [len(piece.split()) for piece in split(text)] == [3, SECOND_PIECE_WORDS_MAX, PIECE_WORDS_MAX, 1]
