@@ -38,6 +38,9 @@ from core.session.config import SessionConfig
 TRY_AGAIN_LATER = 1013
 SERVICE_RESTART = 1012
 POLICY_VIOLATION = 1008
+INTERNAL_ERROR = 1011
+CLOSE_WAIT_S = 2.0
+CLIENT_GONE = (1000, "client_gone")
 
 RETRY_AFTER_MS = 2_000
 DECIDE_TIMEOUT_S = 5.0
@@ -81,17 +84,27 @@ class Conversation:
 
     async def run(self) -> None:
         """Until the client or the session is gone. Raises only for faults of ours."""
+        ending = (INTERNAL_ERROR, "internal_error")  # unless one of the ends below is reached
         try:
             first = await self._open()
             await self._converse(first)
-        except ConnectionClosed:
-            pass
+            ending = CLIENT_GONE
+        except (ConnectionClosed, trio.Cancelled) as end:
+            ending = CLIENT_GONE
+            if isinstance(end, trio.Cancelled):
+                raise
         except Refused as refusal:
+            ending = CLIENT_GONE
             await self._tell(refusal.event)
             await self._close(refusal.close_code, refusal.reason)
         finally:
             if self.session is not None and self.attachment is not None:
-                self.session.detach(self.attachment, "client_gone")
+                if ending != CLIENT_GONE:
+                    self.attachment.halt(*ending)  # a fault of ours must not look like a good end
+                self.session.detach(self.attachment, ending[1])
+                if ending != CLIENT_GONE:
+                    with trio.move_on_after(CLOSE_WAIT_S):
+                        await self.attachment.closed.wait()  # the close is written before the connection is torn down
 
     # -- the handshake --------------------------------------------------------------------------------------------
 

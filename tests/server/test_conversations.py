@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio_websocket import ConnectionClosed
 
+from adapters.server.conversation import Conversation
 from adapters.server.settings import ServerSettings
 from tests.server.servers import Client, open_test_server, quiet
 
@@ -253,6 +254,19 @@ async def test_what_one_handler_breaks_is_its_own(monkeypatch: pytest.MonkeyPatc
         await other.until("response.done")
         async with server.connect(GA) as third:
             assert (await third.receive())["type"] == "session.created"
+
+
+async def test_a_fault_of_ours_in_mid_conversation_does_not_look_like_a_good_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def broken(*arguments: Any) -> Any:
+        raise ZeroDivisionError("a fault of ours")
+
+    async with open_test_server() as server, server.connect(DUPLEX) as client:
+        await begin(client)
+        monkeypatch.setattr(Conversation, "_carry_out", broken)
+        await client.send("session.heartbeat")
+        assert (await client.closed())[0] == 1011
 
 
 async def test_draining_lets_an_answer_finish_and_sends_clients_elsewhere() -> None:
