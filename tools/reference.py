@@ -17,6 +17,7 @@ import click
 
 from adapters.command_line.main import main as duologue
 from adapters.wire.dialects import DUPLEX, OPENAI
+from adapters.wire.schema import errors
 from core.session import apply, commands, config, events, legality, refusals, sides, state
 from gpu_runtime.models.cascade.settings import Settings as CascadeSettings
 from gpu_runtime.models.scripted.settings import ScriptedSettings
@@ -149,6 +150,32 @@ def commands_page() -> Iterator[str]:
     yield f"`{commands.__name__}` holds the commands, `{legality.__name__}` and `{refusals.__name__}` the tables."
 
 
+def errors_page() -> Iterator[str]:
+    """docs/reference/errors.md: codes of the wire and of HTTP."""
+    yield "# Errors of the wire"
+    yield ""
+    yield (
+        "Codes of frames that never become a command, of sessions that are not opened or resumed, and of HTTP. Why a "
+        "command may be refused is in [Commands and refusals](commands.md#refusals). A code is for ever; the sentence "
+        "beside it may change."
+    )
+    yield ""
+    yield "| code | in OpenAI's dialect | in the duplex dialect | type | |"
+    yield "|---|---|---|---|---|"
+    for code, (kind, sentence) in errors.CODES.items():
+        renamed = (dialect.rename(code) for dialect in (OPENAI, DUPLEX))
+        shown = " | ".join("" if name == code else f"`{name}`" for name in renamed)
+        yield f"| `{code}` | {shown} | `{kind}` | {sentence} |"
+    yield ""
+    yield "## HTTP"
+    yield ""
+    yield "Plain answers, also to upgrades that are refused, carry `error.code`: one of those above, or one of these."
+    yield ""
+    yield "| code | |"
+    yield "|---|---|"
+    yield from (f"| `{code}` | {sentence} |" for code, sentence in errors.HTTP_CODES.items())
+
+
 def machine_page() -> Iterator[str]:
     """docs/reference/machine.md: the session's phases and its two small machines."""
     yield "# The machine's states"
@@ -248,6 +275,7 @@ PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "events.md": ("core/session/events.py", events_page),
     "settings.md": ("core/session/config.py", settings_page),
     "commands.md": ("core/session/legality.py, core/session/refusals.py and adapters/wire/*/errors.py", commands_page),
+    "errors.md": ("adapters/wire/schema/errors.py", errors_page),
     "command_line.md": ("adapters/command_line", command_line_page),
     "machine.md": ("core/session/sides.py and core/session/apply.py", machine_page),
     "models.md": ("gpu_runtime/models/*/settings.py", models_page),

@@ -6,9 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from adapters.wire.schema import names
-from adapters.wire.schema.errors import SERVER_ERROR, error_type
-
-_SERVER_CODES = frozenset({"runtime_unavailable", "model_error", "store_unavailable"})
+from adapters.wire.schema.errors import error_type
 
 OWN_EVENT_PREFIX = "server."
 """Begins the event ids that a server gives to commands of clients that name none; they are never shown."""
@@ -33,7 +31,7 @@ def error_body(
 ) -> dict[str, Any]:
     """The nested object of an ``error`` event, the same in every dialect here."""
     body: dict[str, Any] = {
-        "type": SERVER_ERROR if code in _SERVER_CODES else error_type(code),
+        "type": error_type(code),
         "code": code,
         "message": message,
         "param": param,
