@@ -48,22 +48,6 @@ class SessionResumed(TypedDict):
     last_event_id: str | None
 
 
-class TextMarkShape(TypedDict):
-    """``text_chars`` characters have been spoken when ``audio_end_ms`` of the response's audio has played."""
-
-    text_chars: int
-    audio_end_ms: int
-
-
-class DeltaMetadata(TypedDict, total=False):
-    """What an audio delta says about itself; ``audio_duration_ms`` is cumulative."""
-
-    session_id: str
-    epoch: int
-    audio_duration_ms: int
-    audio_text_marks: list[TextMarkShape]
-
-
 class PlaybackAck(TypedDict):
     """Cumulative playback of one response. ``truncate`` asks that history ends at ``committed_ms`` for good."""
 
