@@ -103,6 +103,13 @@ def test_a_recording_tells_its_units_in_order(
     assert identify_all(recording) == wanted
 
 
+def test_a_cut_tag_and_silence_are_no_unit() -> None:
+    """124 samples end in twelve of a tag; four of silence make it as long as a whole one."""
+    pieces = [(Identity(0, 0, 0), 64, 0), (Identity(0, 1, 1), 124, 4), (Identity(0, 0, 0), 64, 0)]
+    recording = b"".join(render(who, samples, 24_000) + bytes(2 * gap) for who, samples, gap in pieces)
+    assert identify_all(recording) == [who for who, _, _ in pieces]
+
+
 def test_what_is_not_ours_is_not_identified() -> None:
     noise = np.random.default_rng(1).integers(-3_000, 3_000, 240_000).astype("<i2").tobytes()
     for audio in (b"", b"\0", silence(500), tone(500), noise):

@@ -78,7 +78,9 @@ def identify_all(audio: bytes) -> list[Identity]:
 
 
 def _tag_starts(digits: NDArray[Any]) -> list[int]:
-    """Where tags begin that differ from the one before, each confirmed by the sync word of a tag right behind it."""
+    """Where tags begin, each confirmed by the same tag right behind it (or by what the recording still has of it: its
+    sync word at least). The sync word alone is not enough: a tag that was cut and the silence after it may together be
+    as long as one, and would tell of a unit that never was."""
     last = len(digits) - _TAG_SAMPLES - len(_SYNC)
     if last < 0:
         return []
@@ -90,6 +92,9 @@ def _tag_starts(digits: NDArray[Any]) -> list[int]:
     clear_of = 0
     for start in candidates.tolist():
         if start < clear_of:  # inside the tag before: digits that happen to look like a sync word
+            continue
+        behind = digits[start + _TAG_SAMPLES : start + 2 * _TAG_SAMPLES]
+        if not np.array_equal(digits[start : start + len(behind)], behind):
             continue
         clear_of = start + _TAG_SAMPLES
         starts.append(start)
