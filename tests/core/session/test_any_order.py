@@ -266,7 +266,8 @@ class AnyOrder(RuleBasedStateMachine):
         return ids[-1 - place % len(ids)] if ids else None
 
 
-@pytest.mark.limit(wall_s=400)
+@pytest.mark.no_cover  # tracing makes it three times as long; the stories cover the same lines
+@pytest.mark.limit(wall_s=900)
 def test_every_promise_holds_whatever_the_order() -> None:
     profile = hypothesis.settings.get_current_profile_name()
     settings = hypothesis.settings(max_examples=PROGRAMS.get(profile, 100), stateful_step_count=STEPS)
