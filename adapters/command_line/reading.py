@@ -24,7 +24,7 @@ store_option = click.option(
     default=DEFAULT_STORE,
     show_default=True,
     envvar="DUOLOGUE_STORE",
-    help="Where the sessions' logs are: the URL that `duologue serve` was given.",
+    help="Where the sessions' logs are: the URL that `duologue serve` was given [env: DUOLOGUE_STORE].",
 )
 
 

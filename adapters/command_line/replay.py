@@ -66,6 +66,7 @@ def _summary(result: Replay) -> dict[str, object]:
 
 def _print(result: Replay, lines: list[Line]) -> None:
     console = Console()
+    piped = not console.is_terminal  # one line a turn then: who reads it further counts lines, not columns
     for line in lines:
         text = Text(f"{line.at_ms / 1000:8.2f} s  ", style="dim")
         text.append(f"{line.speaker:>9}  ", style="bold cyan" if line.speaker == "user" else "bold green")
@@ -74,10 +75,12 @@ def _print(result: Replay, lines: list[Line]) -> None:
             text.append(" " + line.cut.strip(), style="strike dim")
         if line.notes:
             text.append(f"  ({', '.join(line.notes)})", style="dim italic")
-        console.print(text)
+        console.print(text, soft_wrap=piped)
     counts = f"{len(result.records)} events, {result.batches} batches, {len(result.frames)} wire events"
     if result.mismatch is None:
-        console.print(f"[green]exact[/]: {counts} replay as recorded; the session is {result.state.phase.value}")
+        console.print(
+            f"[green]exact[/]: {counts} replay as recorded; the session is {result.state.phase.value}", soft_wrap=piped
+        )
     else:
         where = f"position {result.mismatch.position} (batch {result.mismatch.batch_id})"
-        console.print(f"[red]differs[/] at {where}: {result.mismatch.problem}; {counts}")
+        console.print(f"[red]differs[/] at {where}: {result.mismatch.problem}; {counts}", soft_wrap=piped)

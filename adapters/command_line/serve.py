@@ -136,7 +136,8 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
     The first Ctrl-C lets answers finish (see --drain-s), the second ends it at once.
     """
     logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    logging.getLogger("trio-websocket").setLevel(logging.WARNING)
+    for library in ("trio-websocket", "alembic"):
+        logging.getLogger(library).setLevel(logging.WARNING)
     settings = _settings(flags, ctx.meta.get("duologue.session", {}))
     options = model_options(flags["model_option"])
     try:

@@ -159,23 +159,30 @@ async def _talk(
             except ClientError as error:
                 raise BrokenOff(f"the session broke off: {error}") from None
             finally:
-                _leave(run.record, out)
+                _leave(run.record, out, plan, client.session_id)
 
 
-def _leave(record: TalkRecord, out: Path | None) -> None:
-    """Write and say what came of it."""
+def _leave(record: TalkRecord, out: Path | None, plan: TalkPlan, session_id: str | None) -> None:
+    """Write and say what came of it, and where to look further."""
     if out is not None:
         record.save(out)
         click.echo(f"saved to {out}/")
     summary = record.summary()
     for answer in summary["answers"]:
         latency = "-" if answer["latency_ms"] is None else f"{answer['latency_ms']} ms"
+        # A cut is told below; why an answer ended in the middle otherwise is told nowhere else.
+        why = f" ({answer['reason']})" if answer["status"] in ("incomplete", "failed") and answer["reason"] else ""
+        heard, received = answer["played_ms"] / 1_000, answer["received_ms"] / 1_000
         click.echo(
-            f"{answer['file']}: {answer['status']}, first audio after {latency}, heard {answer['played_ms'] / 1_000:.1f} s"
-            f" of {answer['received_ms'] / 1_000:.1f} s, {answer['underruns']} underruns"
+            f"{answer['file']}: {answer['status']}{why}, first audio after {latency}, heard {heard:.1f} s of {received:.1f} s,"
+            f" {answer['underruns']} underruns"
         )
     if summary["barge_in"] is not None:
         click.echo(f"barge-in: silent {summary['barge_in']['speech_to_silence_ms']} ms after the speech began")
+    elif plan.interrupt is not None and summary["answers"]:
+        click.echo("barge-in: none; the answer was over before the interruption was heard, or went on in spite of it")
+    if session_id is not None:
+        click.echo(f"session {session_id}")
 
 
 def recommended_prebuffer_ms(client: DuplexClient) -> int:

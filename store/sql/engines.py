@@ -146,7 +146,9 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
         # Reads ask first whether a pooled connection still lives; a group that finds it dead is tried again anyway.
         return create_engine(url, connect_args=arguments, pool_pre_ping=not writes, **_pool_options(writes))
     except ModuleNotFoundError as fault:
-        raise StoreUrlInvalid("PostgreSQL needs the package psycopg") from fault
+        raise StoreUrlInvalid(
+            "PostgreSQL needs the package psycopg; get it with: pip install 'psycopg[binary]'"
+        ) from fault
 
 
 def _pool_options(writes: bool) -> dict[str, Any]:
