@@ -23,7 +23,7 @@ from core.ports.store import SessionUnknown
 @click.option("--json", "as_json", is_flag=True, help="The conversation as JSON, for other programs.")
 def replay(session: str, store_url: str, as_json: bool) -> None:
     """Replay a recorded session: fold its log, check that state, effects and wire stream are those recorded, and print
-    the conversation. What was made and not heard is struck out.
+    the conversation. What was made and not heard is struck out, or in brackets where there is no terminal.
 
     Exit code 0: the replay is exact. 1: it differs, and the position is named.
 
@@ -72,7 +72,8 @@ def _print(result: Replay, lines: list[Line]) -> None:
         text.append(f"{line.speaker:>9}  ", style="bold cyan" if line.speaker == "user" else "bold green")
         text.append(line.text.strip())
         if line.cut.strip():
-            text.append(" " + line.cut.strip(), style="strike dim")
+            cut = f" [not heard: {line.cut.strip()}]" if piped else " " + line.cut.strip()
+            text.append(cut, style="strike dim")
         if line.notes:
             text.append(f"  ({', '.join(line.notes)})", style="dim italic")
         console.print(text, soft_wrap=piped)

@@ -174,8 +174,8 @@ def _leave(record: TalkRecord, out: Path | None, plan: TalkPlan, session_id: str
         why = f" ({answer['reason']})" if answer["status"] in ("incomplete", "failed") and answer["reason"] else ""
         heard, received = answer["played_ms"] / 1_000, answer["received_ms"] / 1_000
         click.echo(
-            f"{answer['file']}: {answer['status']}{why}, first audio after {latency}, heard {heard:.1f} s of {received:.1f} s,"
-            f" {answer['underruns']} underruns"
+            f"{answer['file']}: {answer['status']}{why}, first audio after {latency}, "
+            f"heard {heard:.1f} s of {received:.1f} s, {answer['underruns']} underruns"
         )
     if summary["barge_in"] is not None:
         click.echo(f"barge-in: silent {summary['barge_in']['speech_to_silence_ms']} ms after the speech began")
