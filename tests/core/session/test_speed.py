@@ -15,6 +15,7 @@ SLACK = 5
 """Times the goal."""
 
 
+@pytest.mark.no_cover
 @pytest.mark.parametrize(
     ("figure", "goal"),
     [
