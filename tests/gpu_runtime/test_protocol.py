@@ -27,6 +27,8 @@ st.register_type_strategy(
 )
 # What msgpack can hold; every counter of ours is far below.
 st.register_type_strategy(int, st.integers(-(2**63), 2**64 - 1))
+# Not a number travels well, and is then unequal to itself.
+st.register_type_strategy(float, st.floats(allow_nan=False))
 
 
 def anything_of(classes: dict[str, type]) -> st.SearchStrategy[object]:
