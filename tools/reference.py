@@ -21,6 +21,7 @@ from adapters.wire.schema import errors
 from core.session import apply, commands, config, events, legality, refusals, sides, state
 from gpu_runtime.models.cascade.settings import Settings as CascadeSettings
 from gpu_runtime.models.scripted.settings import ScriptedSettings
+from tools import generated
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
@@ -292,20 +293,12 @@ def pages() -> dict[Path, str]:
 
 def stale() -> list[Path]:
     """The pages that are missing or not what the code says."""
-    return [path for path, text in pages().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    return generated.stale(pages())
 
 
 def main(arguments: list[str]) -> int:
     """Write the pages, or with --check only compare."""
-    if "--check" in arguments:
-        found = stale()
-        for path in found:
-            print(f"{path.relative_to(ROOT)} is not what the code says: run `make format`")
-        return 1 if found else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path, text in pages().items():
-        path.write_text(text, encoding="utf-8")
-    return 0
+    return generated.write_or_check(pages(), "the code", arguments)
 
 
 if __name__ == "__main__":

@@ -17,6 +17,7 @@ import msgspec
 from adapters.wire.dialects import DUPLEX
 from adapters.wire.schema import names, shapes
 from core.session.events import EVENT_TYPES, SCHEMA_VERSIONS
+from tools import generated
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "specs" / "schemas"
@@ -116,21 +117,13 @@ def files() -> dict[Path, str]:
 
 
 def stale() -> list[Path]:
-    """The files that are missing or not what the types say."""
-    return [path for path, text in files().items() if not path.is_file() or path.read_text(encoding="utf-8") != text]
+    """The schemas that are missing or not what the code says."""
+    return generated.stale(files())
 
 
 def main(arguments: list[str]) -> int:
     """Write the schemas, or with --check only compare."""
-    if "--check" in arguments:
-        found = stale()
-        for path in found:
-            print(f"{path.relative_to(ROOT)} is not what the types say: run `make format`")
-        return 1 if found else 0
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    for path, text in files().items():
-        path.write_text(text, encoding="utf-8")
-    return 0
+    return generated.write_or_check(files(), "the code", arguments)
 
 
 if __name__ == "__main__":

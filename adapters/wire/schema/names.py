@@ -100,5 +100,3 @@ NUMBER = "server_event_seq"
 
 STATUS_COMPLETED = "completed"
 STATUS_CANCELLED = "cancelled"
-STATUS_FAILED = "failed"
-STATUS_INCOMPLETE = "incomplete"

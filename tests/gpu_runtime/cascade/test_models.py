@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -32,22 +31,11 @@ from gpu_runtime.models.cascade.settings import Settings
 from gpu_runtime.plugin import Emit
 from gpu_runtime.resampler import Resampler
 from tests.gpu_runtime.cascade.fakes import Sink
+from tests.speech.hearing import QUESTIONS, edits, words
 
 pytestmark = pytest.mark.models
 
 DATA = Path(__file__).parents[2] / "data"
-QUESTIONS = (
-    "What is the capital of France?",
-    "How many legs does a spider have?",
-    "Who wrote Romeo and Juliet?",
-    "What color is the sky on a clear day?",
-    "Can you tell me a short story about a cat?",
-    "What is two plus two?",
-    "How do you make a cup of tea?",
-    "Which planet is closest to the sun?",
-    "What is the opposite of hot?",
-    "Why do birds fly south in the winter?",
-)
 SHORT_ACKS = ("mm", "uh", "um", "yeah", "i see", "oh")
 WAIT_S = 120.0
 
@@ -132,20 +120,6 @@ def clip(folder: str, name: str) -> np.ndarray:
     return Resampler(question.rate, 16_000).push(samples)
 
 
-def words(text: str) -> list[str]:
-    text = text.lower().replace("colour", "color").replace("+", " plus ").replace("2", "two")
-    return re.findall(r"[a-z']+", text)
-
-
-def word_errors(wanted: list[str], got: list[str]) -> int:
-    row = list(range(len(got) + 1))
-    for number, word in enumerate(wanted, 1):
-        diagonal, row[0] = row[0], number
-        for place, other in enumerate(got, 1):
-            diagonal, row[place] = row[place], min(row[place] + 1, row[place - 1] + 1, diagonal + (word != other))
-    return row[-1]
-
-
 def test_spoken_questions_are_understood(live: Live) -> None:
     errors = total = 0
     for voice in ("kokoro_af_heart", "kokoro_bf_emma"):
@@ -155,7 +129,7 @@ def test_spoken_questions_are_understood(live: Live) -> None:
             live.play(session, clip("questions", session))
             turns = live.turns(session)
             assert len(turns) == 1, (session, turns)
-            errors += word_errors(words(question), words(turns[0].text or ""))
+            errors += edits(words(question), words(turns[0].text or ""))
             total += len(words(question))
     assert errors / total <= 0.05
 
@@ -191,7 +165,7 @@ def test_what_is_said_can_be_understood(parts: Parts) -> None:
         heard = parts.recogniser.read(
             Resampler(24_000, 16_000).push(speech.audio.astype(np.float32) / 32_768), Cancel()
         )
-        errors += word_errors(words(sentence), words(heard.text))
+        errors += edits(words(sentence), words(heard.text))
         total += len(words(sentence))
     assert errors / total <= 0.12
 
