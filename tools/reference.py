@@ -252,7 +252,7 @@ def command_line_page() -> Iterator[str]:
     yield "# The command line"
     yield ""
     yield "What `--help` prints. `make` puts the command into `.venv/bin`."
-    for path, command in commands_of(duologue, click.Context(duologue, info_name="duologue", terminal_width=100)):
+    for path, command in commands_of(duologue, _context(duologue, "duologue")):
         yield ""
         yield f"## `{path.command_path}`"
         yield ""
@@ -269,7 +269,12 @@ def commands_of(command: click.Command, context: click.Context) -> Iterator[tupl
         for name in command.list_commands(context):
             below = command.get_command(context, name)
             assert below is not None
-            yield from commands_of(below, click.Context(below, parent=context, info_name=name, terminal_width=100))
+            yield from commands_of(below, _context(below, name, parent=context))
+
+
+def _context(command: click.Command, name: str, parent: click.Context | None = None) -> click.Context:
+    """As click makes it for a real call: a command remembers its help option from the first context that asks."""
+    return click.Context(command, parent=parent, info_name=name, **{**command.context_settings, "terminal_width": 100})
 
 
 PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
