@@ -48,7 +48,7 @@ def bench(context: click.Context) -> None:
         context.invoke(barge_in)
 
 
-@bench.command()
+@bench.command(short_help="Spoken turns in real time, with each stage of the way.")
 @click.option("--turns", default=30, show_default=True, help="How many questions are asked.")
 @click.option("--seed", default=1, show_default=True, help="Order of the questions.")
 @click.option(
@@ -75,7 +75,7 @@ bench.add_command(wire)
 bench.add_command(store_command)
 
 
-@bench.command("barge-in")
+@bench.command("barge-in", short_help="Barge-in by command: from the send to the end.")
 @click.option("--rounds", default=300, show_default=True, help="How many answers are cut.")
 def barge_in(rounds: int = 300) -> None:
     """Barge-in by command: from the send to the cancelled response.done, both at the client."""

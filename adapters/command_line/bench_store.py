@@ -23,7 +23,7 @@ from store.measure import AppendLatency
 SESSIONS = (1, 128, 512)
 
 
-@click.command("store")
+@click.command("store", short_help="The log: appends, resume of an hour, takeover.")
 @click.option("--seconds", default=10.0, show_default=True, help="How long each append measurement runs.")
 @click.option("--minutes", default=60, show_default=True, help="Length of the session that is resumed.")
 @click.option("--rounds", default=5, show_default=True, help="How many resumes and takeovers.")

@@ -17,7 +17,7 @@ LATE_MS_MAX = 50.0
 SETTLE_S = 1.0
 
 
-@click.command()
+@click.command(short_help="Barge-in among many sessions; sessions for each core.")
 @click.option("--sessions", default="1,64,256", show_default=True, help="How many talk at once, one after the other.")
 @click.option("--rounds", default=200, show_default=True, type=click.IntRange(1), help="Cuts for each of these.")
 @click.option(

@@ -19,7 +19,7 @@ from adapters.archive.layout import Manifest
 from adapters.archive.pruning import Pruning, prune_sessions
 from adapters.archive.reading_lines import ArchiveInvalid
 from adapters.archive.writing import export_session
-from adapters.command_line.reading import reading, run, store_option
+from adapters.command_line.reading import find_session, reading, run, store_option
 from adapters.replay.replaying import SessionUnreadable
 from core.ports.keeping import Keeper
 from core.ports.store import SessionExists, SessionUnknown, StoreError
@@ -61,7 +61,7 @@ def _bar(label: str) -> Iterator[Show]:
         yield show
 
 
-@click.command("export")
+@click.command("export", short_help="Write a session with its audio into one file.")
 @click.argument("session")
 @click.argument("file", required=False, type=click.Path(dir_okay=False, path_type=Path))
 @store_option
@@ -70,23 +70,24 @@ def export_command(session: str, file: Path | None, store_url: str) -> None:
 
     Example: duologue sessions export duplex-4f... talk.zip
     """
-    path = file or Path(f"{session}.zip")
     try:
-        manifest = run(_export, store_url, session, path)
+        path, manifest = run(_export, store_url, session, file)
     except SessionUnknown:
         raise _unknown(session) from None
     except OSError as error:
-        raise click.ClickException(f"{path} cannot be written: {error.strerror}") from None
+        raise click.ClickException(f"{error.filename or file} cannot be written: {error.strerror}") from None
     click.echo(f"{path}: {manifest.events} events, {len(manifest.bodies)} bodies, {_size(path.stat().st_size)}")
 
 
-async def _export(url: str, session: str, path: Path) -> Manifest:
+async def _export(url: str, given: str, file: Path | None) -> tuple[Path, Manifest]:
     async with reading(url) as store:
+        session = await find_session(store, given)
+        path = file or Path(f"{session}.zip")
         with _bar("export") as show:
-            return await export_session(store, session, path, show)
+            return path, await export_session(store, session, path, show)
 
 
-@click.command("import")
+@click.command("import", short_help="Bring exported sessions into a store.")
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
 @store_option
 def import_command(files: tuple[Path, ...], store_url: str) -> None:
@@ -111,7 +112,7 @@ async def _import(url: str, path: Path) -> Imported:
             return await import_session(store, path, show)
 
 
-@click.command("erase")
+@click.command("erase", short_help="Erase what was said in a session, for good.")
 @click.argument("session")
 @store_option
 @click.option("--yes", is_flag=True, help="Do not ask.")

@@ -11,10 +11,12 @@ import click
 import trio
 
 from core.ports.keeping import Keeper
-from core.ports.store import SessionUnknown, StoreError
+from core.ports.store import SessionUnknown, Store, StoreError
 from store.opening import open_store
 
 DEFAULT_STORE = "sqlite:///duologue.sqlite3"
+PREFIX_ROWS_MAX = 10_000
+"""Among how many of the newest sessions the beginning of an id is looked for."""
 
 T = TypeVar("T")
 
@@ -54,3 +56,25 @@ async def reading(url: str) -> AsyncIterator[Keeper]:
         raise
     except StoreError as fault:
         raise click.ClickException(f"the store at {url} cannot be read: {fault}") from fault
+
+
+async def find_session(store: Store, given: str) -> str:
+    """The id of the session that ``given`` names: a whole id, or the beginning of one (as `git` does it), which may leave
+    out the dialect before the dash. Raises SessionUnknown; click.ClickException for a beginning of several."""
+    try:
+        return (await store.session(given)).session
+    except SessionUnknown:
+        rows = await store.sessions(PREFIX_ROWS_MAX)
+    found = [
+        row.session for row in rows if given and given in (row.session[: len(given)], _tail(row.session)[: len(given)])
+    ]
+    if len(found) > 1:
+        shown = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
+        raise click.ClickException(f"{given} is the beginning of {len(found)} sessions: {shown}. Give more of the id")
+    if not found:
+        raise SessionUnknown(given)
+    return found[0]
+
+
+def _tail(session: str) -> str:
+    return session.partition("-")[2]

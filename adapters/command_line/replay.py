@@ -9,7 +9,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from adapters.command_line.reading import reading, run, store_option
+from adapters.command_line.reading import find_session, reading, run, store_option
 from adapters.replay.conversation import Line, conversation
 from adapters.replay.replaying import Replay, SessionUnreadable, replay_session
 from adapters.wire.caused import encode_caused
@@ -23,7 +23,8 @@ from core.ports.store import SessionUnknown
 @click.option("--json", "as_json", is_flag=True, help="The conversation as JSON, for other programs.")
 def replay(session: str, store_url: str, as_json: bool) -> None:
     """Replay a recorded session: fold its log, check that state, effects and wire stream are those recorded, and print
-    the conversation. What was made and not heard is struck out, or in brackets where there is no terminal.
+    the conversation. What was made and not heard is struck out, or in brackets where there is no terminal. The beginning
+    of an id is enough.
 
     Exit code 0: the replay is exact. 1: it differs, and the position is named.
 
@@ -47,8 +48,7 @@ def replay(session: str, store_url: str, as_json: bool) -> None:
 
 async def _replay(url: str, session: str) -> Replay:
     async with reading(url) as store:
-        await store.session(session)
-        return await replay_session(store, session, make_projection, encode_caused)
+        return await replay_session(store, await find_session(store, session), make_projection, encode_caused)
 
 
 def _summary(result: Replay) -> dict[str, object]:

@@ -9,7 +9,7 @@ import attrs
 import click
 
 from adapters.command_line.keeping import erase_command, export_command, import_command, prune_command
-from adapters.command_line.reading import reading, run, store_option
+from adapters.command_line.reading import find_session, reading, run, store_option
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch
 from core.session.events import TAGS
 
@@ -58,7 +58,7 @@ def _cells(row: SessionRow) -> tuple[str, ...]:
 @store_option
 @click.option("--type", "tags", multiple=True, help="Only events of this type (repeatable), e.g. --type epoch_bump.")
 def show(session: str, store_url: str, tags: tuple[str, ...]) -> None:
-    """Show a session's events, one JSON object a line.
+    """Show a session's events, one JSON object a line. The beginning of an id is enough.
 
     Example: duologue sessions show duplex-4f... --type commit --type response_started
     """
@@ -78,7 +78,7 @@ async def _rows(url: str, limit: int) -> list[SessionRow]:
 
 async def _show(url: str, session: str, tags: frozenset[str]) -> None:
     async with reading(url) as store:
-        await store.session(session)
+        session = await find_session(store, session)
         position = 0
         while batches := await store.read(session, position):
             for batch in batches:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 import trio
+from click.core import ParameterSource
 
 from adapters.client.errors import ClientError, ConnectionLost, HandshakeRefused
 from adapters.client.session_config import cascade_session_config
@@ -92,6 +93,8 @@ def talk(
     """
     if sum((question is not None, text is not None, mic)) != 1:
         raise click.UsageError("say what to talk about: a WAV file, or --say TEXT, or --mic (one of them)")
+    if interrupt is None and click.get_current_context().get_parameter_source("after_s") is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--after says when --interrupt speaks: name its WAV file as well")
     try:
         plan = TalkPlan(
             question=None if question is None else (question.name, read_wav(question, RATE)),

@@ -138,8 +138,10 @@ class WorkerRuntime:
         while True:
             ending = await self._live(on_message)
             self._go_down(ending)
-            if not reported:
+            if not reported:  # said once, by whoever asked for the model
                 task_status.started(ending.unavailable or self._why_not_up(ending))
+            elif not self._closing:
+                log.warning("worker for %s is gone: %s", self._model, ending.unavailable or ending.reason)
             if not reported or self._closing:
                 break
             deaths = 0 if ending.ready_s >= self._options.healthy_after_s else deaths
@@ -176,10 +178,7 @@ class WorkerRuntime:
         if was_up:
             self._ready = trio.Event()
         self._outbound.clear()
-        if self._closing:
-            return
-        log.warning("worker for %s is gone: %s", self._model, ending.unavailable or ending.reason)
-        if was_up:
+        if was_up and not self._closing:
             self._routes.deliver(RuntimeLost(ending.reason))
 
     async def _close(self) -> None:

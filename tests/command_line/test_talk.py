@@ -201,3 +201,9 @@ def test_a_microphone_without_sounddevice(monkeypatch: pytest.MonkeyPatch) -> No
     result = run_talk("--mic")
     assert result.exit_code == 1
     assert "pip install" in result.output
+
+
+def test_after_without_an_interruption_is_a_mistake(tmp_path: Path) -> None:
+    result = run_talk(spoken(tmp_path / "q.wav", tone(100)), "--after", "2")
+    assert result.exit_code == 2
+    assert "--interrupt" in result.output
