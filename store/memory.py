@@ -17,21 +17,17 @@ import trio
 
 from core.ports.keeping import Usage
 from core.ports.store import (
-    AppendDone,
-    Batch,
     Body,
     Owned,
     SessionRow,
     SessionUnknown,
-    StoreBusy,
     StoredBatch,
     StoreError,
     StoreFailed,
-    StoreStatistics,
     Survey,
     TermGiven,
 )
-from core.session.events import Record, SessionOpened
+from core.session.events import Record
 from store.codec import Row, decode_row, encode_record
 from store.planning import (
     Addition,
@@ -40,13 +36,12 @@ from store.planning import (
     Head,
     Request,
     TakeTerm,
-    check_owner,
     check_replacing,
-    encode_batch,
     head_of,
     plan,
 )
-from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
+from store.queued import QueuedStore
+from store.queueing import DEFAULT_LIMITS, Item, Outcome, QueueLimits
 
 
 @attrs.frozen
@@ -220,14 +215,14 @@ class MemoryDatabase:
         return tuple(record for batch in self.read(session, 0, 2**62) for record in batch.records)
 
 
-class MemoryStore:
+class MemoryStore(QueuedStore):
     """One server's Store on a MemoryDatabase. Made by open_memory_store."""
 
     def __init__(self, database: MemoryDatabase, policy: FaultPolicy, limits: QueueLimits) -> None:
         self.database = database
         self.policy = policy
         """May be replaced at any time."""
-        self._admission = Admission(limits)
+        super().__init__(limits)
         self._queue: deque[Item] = deque()
         """Invariant: bounded by the admission."""
         self._wake = trio.Event()
@@ -235,23 +230,6 @@ class MemoryStore:
         self._idle.set()
         self._closed = False
         self._told: TermGiven | None = None
-
-    async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
-        """See Store.create. Raises RecordInvalid for what no log can hold, StoreBusy."""
-        return await self._take(CreateLog(session, server, opened, now_ns))
-
-    async def take_term(self, session: str, server: str, now_ns: int) -> Owned:
-        """See Store.take_term. Raises StoreBusy."""
-        return await self._take(TakeTerm(session, server, now_ns))
-
-    def append_nowait(self, batch: Batch, done: AppendDone) -> None:
-        """See Store.append_nowait. Raises RecordInvalid for what no log can hold."""
-
-        def answered(outcome: Outcome) -> None:
-            assert not isinstance(outcome, Owned)
-            done(outcome)
-
-        self._submit(encode_batch(batch), answered, batch.urgent)
 
     async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
         """See Store.read. A batch that ``after`` lies within comes without the records up to it."""
@@ -278,12 +256,8 @@ class MemoryStore:
 
     async def survey(self, server: str, expiry_ms: int) -> Survey:
         """See Store.survey."""
-        await self._ask(Beat(server), urgent=False)
+        await self._beat(server)
         return self.database.survey(server, expiry_ms)
-
-    async def release(self, server: str) -> None:
-        """See Store.release."""
-        await self._ask(Beat(server, leaving=True), urgent=True)
 
     def watch_terms(self, told: TermGiven | None) -> None:
         """See Store.watch_terms."""
@@ -318,37 +292,16 @@ class MemoryStore:
         """See Keeper.compact. Nothing to do."""
         await trio.lowlevel.checkpoint()
 
-    def statistics(self) -> StoreStatistics:
-        """See Store.statistics."""
-        return self._admission.statistics()
-
-    async def _take(self, request: CreateLog | TakeTerm) -> Owned:
-        outcome = await self._ask(request, urgent=True)
-        assert outcome is not None
-        return outcome
-
-    async def _ask(self, request: CreateLog | TakeTerm | Beat, urgent: bool) -> Owned | None:
-        check_owner(request)
-        outcomes: list[Outcome] = []
-        answered = trio.Event()
-
-        def answer(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            answered.set()
-
-        self._submit(request, answer, urgent)
-        await answered.wait()
-        (outcome,) = outcomes
-        if isinstance(outcome, StoreError):
-            raise outcome
-        return outcome
-
-    def _submit(self, request: Request, answered: Callable[[Outcome], None], urgent: bool) -> None:
+    def _enqueue(self, item: Item) -> bool:
         if self._closed:
-            raise StoreBusy("the store is closed")
-        self._queue.append(self._admission.admit(request, answered, urgent, trio.current_time()))
+            return False
+        self._queue.append(item)
         self._idle = trio.Event() if self._idle.is_set() else self._idle
         self._wake.set()
+        return True
+
+    def _queue_clock(self) -> float:
+        return trio.current_time()
 
     async def _write_all(self) -> None:
         """The writer task."""

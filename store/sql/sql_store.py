@@ -16,24 +16,18 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from core.ports.keeping import Usage
 from core.ports.store import (
-    AppendDone,
-    Batch,
     Body,
     Owned,
     SessionRow,
     SessionUnknown,
-    StoreBusy,
     StoredBatch,
-    StoreError,
     StoreFailed,
-    StoreStatistics,
     Survey,
     TermGiven,
 )
-from core.session.events import SessionOpened
 from store.codec import is_storable
-from store.planning import Beat, CreateLog, Request, TakeTerm, check_owner, encode_batch
-from store.queueing import DEFAULT_LIMITS, Admission, Item, Outcome, QueueLimits
+from store.queued import QueuedStore
+from store.queueing import DEFAULT_LIMITS, Item, Outcome, QueueLimits
 from store.sql import keeping, owners, reading
 from store.sql.checkpoint import Checkpointer
 from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
@@ -45,12 +39,12 @@ from store.sql.writer import GroupLimits, GroupWriter
 T = TypeVar("T")
 
 
-class SqlStore:
+class SqlStore(QueuedStore):
     """One server's Store in a database. Made by open_sql_store; every method is called in its event loop."""
 
     def __init__(self, engines: Engines, queue: QueueLimits, group: GroupLimits, patience_s: float) -> None:
+        super().__init__(queue)
         self._engines = engines
-        self._admission = Admission(queue)
         self._readers = trio.CapacityLimiter(READERS_MAX)
         self._loop = trio.lowlevel.current_trio_token()
         self._database = Database(engines.write, statements_for(engines.write.dialect), patience_s)
@@ -59,24 +53,6 @@ class SqlStore:
         self._listener = None if is_sqlite else TermListener(engines.read, self._hear)
         self._told: TermGiven | None = None
         self._writer = GroupWriter(self._execute, self._deliver, group)
-
-    async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
-        """See Store.create. Raises RecordInvalid for what no log can hold, StoreBusy. Cancelled, it may still
-        happen."""
-        return await self._take(CreateLog(session, server, opened, now_ns))
-
-    async def take_term(self, session: str, server: str, now_ns: int) -> Owned:
-        """See Store.take_term. Raises StoreBusy. Cancelled, it may still happen; the next term is then one higher."""
-        return await self._take(TakeTerm(session, server, now_ns))
-
-    def append_nowait(self, batch: Batch, done: AppendDone) -> None:
-        """See Store.append_nowait. Raises RecordInvalid for what no log can hold."""
-
-        def answered(outcome: Outcome) -> None:
-            assert not isinstance(outcome, Owned)
-            done(outcome)
-
-        self._submit(encode_batch(batch), answered, batch.urgent, batch.patient)
 
     async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
         """See Store.read. A batch that ``after`` lies within comes without the records up to it. Raises StoreFailed,
@@ -101,12 +77,8 @@ class SqlStore:
 
     async def survey(self, server: str, expiry_ms: int) -> Survey:
         """See Store.survey."""
-        await self._ask(Beat(server), urgent=False)
+        await self._beat(server)
         return await self._read(partial(owners.read_survey, server=server, expiry_ms=expiry_ms))
-
-    async def release(self, server: str) -> None:
-        """See Store.release."""
-        await self._ask(Beat(server, leaving=True), urgent=True)
 
     def watch_terms(self, told: TermGiven | None) -> None:
         """See Store.watch_terms. On PostgreSQL by LISTEN; on SQLite, where another server is a rarity, by survey only."""
@@ -153,42 +125,16 @@ class SqlStore:
         except (DBAPIError, PoolTimeout) as fault:
             raise failure(fault) from fault
 
-    # -- now ---------------------------------------------------------------------------------------------------------
+    # -- the writer --------------------------------------------------------------------------------------------------
 
-    def statistics(self) -> StoreStatistics:
-        """See Store.statistics."""
-        return self._admission.statistics()
+    def _enqueue(self, item: Item) -> bool:
+        return self._writer.submit(item)
 
-    async def _take(self, request: CreateLog | TakeTerm) -> Owned:
-        outcome = await self._ask(request, urgent=True)
-        assert outcome is not None
-        return outcome
+    def _queue_clock(self) -> float:
+        return time.monotonic()
 
-    async def _ask(self, request: CreateLog | TakeTerm | Beat, urgent: bool) -> Owned | None:
-        check_owner(request)
-        if self._database.away:
-            raise StoreFailed("the database is away")  # who asks for this would rather know than wait
-        outcomes: list[Outcome] = []
-        answered = trio.Event()
-
-        def answer(outcome: Outcome) -> None:
-            outcomes.append(outcome)
-            answered.set()
-
-        self._submit(request, answer, urgent)
-        await answered.wait()
-        (outcome,) = outcomes
-        if isinstance(outcome, StoreError):
-            raise outcome
-        return outcome
-
-    def _submit(
-        self, request: Request, answered: Callable[[Outcome], None], urgent: bool, patient: bool = False
-    ) -> None:
-        item = self._admission.admit(request, answered, urgent, time.monotonic(), patient)
-        if not self._writer.submit(item):
-            self._admission.withdraw(item)
-            raise StoreBusy("the store is closed")
+    def _is_away(self) -> bool:
+        return self._database.away
 
     def _execute(self, items: Sequence[Item]) -> list[Outcome]:
         """In the writer's thread."""
