@@ -5,7 +5,11 @@ What may be written is decided at the last instant (``peek``): by generation (is
 durability (is the record behind the frame safe, and is no cut waiting to be?), by epoch (was the frame's answer cut
 after it was made?).
 
-Invariant: frames are in the order of their numbers; those before the cursor's place were handed over or skipped.
+The first cut after a frame's epoch settles its fate, for good: it is written into the frame's entry. So no cut has to be
+remembered, and nothing that is forgotten here can bring a frame back to life.
+
+Invariant: frames are in the order of their numbers; those before the cursor's place were handed over or skipped. What
+waits is bounded in frames and bytes by who watches ``overfull``; what was handed over, by the replay window.
 """
 
 from __future__ import annotations
@@ -16,17 +20,24 @@ from typing import Any
 
 import attrs
 
+from core.actors.weight import weight
 from core.ports.projection import DELTA, LIVE, Frame
 from core.session.commands import Cursor, Sent
+from core.session.state import RESPONSES_MAX
 
 WAITING_FRAMES_MAX = 512
 WAITING_BYTES_MAX = 2 * 1024 * 1024
 """How much may be released and not taken by the socket before the answer fails (output_backpressure)."""
 
 ASIDES_MAX = 64
+ASIDES_BYTES_MAX = 256 * 1024
+"""Transport answers that may wait; one that is larger than all of this may wait alone."""
+
 FRAME_OVERHEAD_BYTES = 400
-CUTS_MAX = 256
-SENT_MAX = 8
+"""What a frame costs at the least, beside its audio."""
+
+SENT_MAX = RESPONSES_MAX
+"""The answers of which the cursor tells how much was sent: as many as the machine keeps a ledger of."""
 
 REVOKED = -1
 """A generation that no attachment has."""
@@ -36,21 +47,17 @@ class AsidesFull(Exception):
     """The client asks for transport answers (heartbeats, errors) faster than it reads them."""
 
 
-@attrs.frozen
-class Cut:
-    """A cut as the outbox needs it: frames of lower epochs with a number above ``cursor`` are dead."""
-
-    epoch: int
-    cursor: int
-
-
 @attrs.define
 class Entry:
     """A frame in the stream, with the time of its record and, until it is handed over, its audio."""
 
     frame: Frame
     at_ns: int
+    size_bytes: int
+    """Roughly what it costs on the wire and in memory."""
     body: bytes | None = None
+    dead: bool | None = None
+    """Whether the first cut after its epoch has killed it; None: none has come yet."""
 
 
 @attrs.frozen
@@ -84,7 +91,9 @@ class Outbox:
     """Nothing is written until the record at this position is durable."""
     opening: deque[tuple[int, Mapping[str, Any]]] = attrs.field(factory=deque)
     asides: deque[Mapping[str, Any]] = attrs.field(factory=deque)
-    cuts: deque[Cut] = attrs.field(factory=deque)
+    asides_bytes: int = 0
+    cut_epoch: int = 0
+    """The epoch that the last cut began: what comes in later of an older one is above that cut's cursor."""
     sent: dict[str, Sent] = attrs.field(factory=dict)
     kept_bytes: int = 0
     waiting_frames: int = 0
@@ -98,11 +107,15 @@ class Outbox:
     def extend(self, frames: Iterable[Frame], at_ns: int, bodies: Mapping[str, bytes]) -> None:
         """New frames at the stream's head."""
         for frame in frames:
-            entry = Entry(frame, at_ns, bodies.get(frame.digest) if frame.digest else None)
+            body = bodies.get(frame.digest) if frame.digest else None
+            entry = Entry(frame, at_ns, _size(frame), body)
             self.entries.append(entry)
             self.head = frame.number
-            self.kept_bytes += _size(frame)
-            self._count(frame, 1)
+            self.kept_bytes += entry.size_bytes
+            if frame.epoch < self.cut_epoch:
+                self._settle(entry, self.head - 1)
+            if not entry.dead:
+                self._count(entry, 1)
         self._let_go(at_ns)
 
     def restore(self, frames: Iterable[Frame], at_ns: int) -> None:
@@ -120,9 +133,10 @@ class Outbox:
 
     def cut(self, epoch: int, cursor: int, fence: int) -> None:
         """Undelivered audio of epochs below ``epoch`` above ``cursor`` is dead; write nothing before ``fence`` is safe."""
-        self.cuts.append(Cut(epoch, cursor))
-        if len(self.cuts) > CUTS_MAX:
-            self.cuts.popleft()
+        for entry in self.entries:
+            if entry.dead is None and entry.frame.epoch < epoch:
+                self._settle(entry, cursor)
+        self.cut_epoch = max(self.cut_epoch, epoch)
         self.fence = max(self.fence, fence)
         self._count_anew()
 
@@ -131,6 +145,7 @@ class Outbox:
         at log ``position`` is durable."""
         self.generation = generation
         self.asides.clear()
+        self.asides_bytes = 0
         self.opening = deque((position, payload) for payload in opening)
         self.number = self.head if number is None else number
         ahead = (i for i, entry in enumerate(self.entries) if entry.frame.number > self.number)
@@ -161,9 +176,23 @@ class Outbox:
 
     def answer(self, payload: Mapping[str, Any]) -> None:
         """A transport-level answer; goes before the next frame. Raises AsidesFull."""
-        if len(self.asides) >= ASIDES_MAX:
+        size_bytes = weight(payload)
+        too_much = self.asides and self.asides_bytes + size_bytes > ASIDES_BYTES_MAX
+        if len(self.asides) >= ASIDES_MAX or too_much:
             raise AsidesFull
         self.asides.append(payload)
+        self.asides_bytes += size_bytes
+
+    def give_up_waiting(self) -> None:
+        """Nobody is there to take what waits, and it is more than may wait: the oldest frames leave. A client that lacks
+        them must resynchronise."""
+        while self.overfull:
+            entry = self.entries[self.place]
+            if not entry.dead:
+                self._count(entry, -1)
+            self.place += 1
+            while self.place:
+                self._drop_first()
 
     # -- what the sender does ----------------------------------------------------------------------------------
 
@@ -185,12 +214,15 @@ class Outbox:
     def hand_over(self, item: Mapping[str, Any] | Entry, now_ns: int) -> None:
         """``item`` (what ``peek`` gave) goes to the socket now. There must be no await since the peek."""
         if not isinstance(item, Entry):
-            (self.opening or self.asides).popleft()
+            if self.opening:
+                self.opening.popleft()
+            else:
+                self.asides_bytes -= weight(self.asides.popleft())
             return
         frame = item.frame
         self.number = frame.number
         self.place += 1
-        self._count(frame, -1)
+        self._count(item, -1)
         item.body = None
         if frame.kind == DELTA and frame.response_id is not None and frame.audio_ms:
             before = self.sent.get(frame.response_id)
@@ -214,26 +246,13 @@ class Outbox:
         ranges: list[tuple[int, int]] = []
         for entry in self.entries:
             n = entry.frame.number
-            if n <= number or not self.is_dead(entry.frame):
+            if n <= number or not entry.dead:
                 continue
             if ranges and ranges[-1][1] == n - 1:
                 ranges[-1] = (ranges[-1][0], n)
             else:
                 ranges.append((n, n))
         return tuple(ranges)
-
-    def is_dead(self, frame: Frame) -> bool:
-        """Whether the first cut after the frame's epoch has killed it.
-
-        Above that cut's cursor both deltas and a completed end die. At or below it they were handed over once; when
-        they are asked for again (a resume), audio is dead and an end is not, since no other end follows.
-        """
-        if frame.kind == LIVE:
-            return False
-        for cut in self.cuts:
-            if cut.epoch > frame.epoch:
-                return frame.number > cut.cursor or frame.kind == DELTA
-        return False
 
     @property
     def overfull(self) -> bool:
@@ -246,23 +265,31 @@ class Outbox:
 
     # -- inside ------------------------------------------------------------------------------------------------
 
-    def _count(self, frame: Frame, sign: int) -> None:
-        if frame.number > self.counted_above:
+    def _settle(self, entry: Entry, cursor: int) -> None:
+        """A cut with ``cursor`` is the first after the frame's epoch.
+
+        Above the cursor both deltas and a completed end die. At or below it they were handed over once; when they are
+        asked for again (a resume), audio is dead and an end is not, since no other end follows.
+        """
+        frame = entry.frame
+        entry.dead = False if frame.kind == LIVE else frame.number > cursor or frame.kind == DELTA
+        if entry.dead:
+            entry.body = None
+
+    def _count(self, entry: Entry, sign: int) -> None:
+        if entry.frame.number > self.counted_above:
             self.waiting_frames += sign
-            self.waiting_bytes += sign * _size(frame)
+            self.waiting_bytes += sign * entry.size_bytes
 
     def _count_anew(self) -> None:
         """What is dead does not wait, whether or not the sender has come to skip it."""
         self.waiting_frames = self.waiting_bytes = 0
         for i in range(self.place, len(self.entries)):
-            frame = self.entries[i].frame
-            if self.is_dead(frame):
-                self.entries[i].body = None
-            else:
-                self._count(frame, 1)
+            if not self.entries[i].dead:
+                self._count(self.entries[i], 1)
 
     def _skip_dead(self) -> None:
-        while self.place < len(self.entries) and self.is_dead(self.entries[self.place].frame):
+        while self.place < len(self.entries) and self.entries[self.place].dead:
             self.dead_frames += 1
             self.place += 1
 
@@ -270,12 +297,15 @@ class Outbox:
         """Forget frames that were handed over and lie beyond the replay window."""
         oldest_ns = now_ns - self.window_ms * 1_000_000
         while self.place and (self.entries[0].at_ns < oldest_ns or self.kept_bytes > self.window_bytes):
-            entry = self.entries.popleft()
-            self.kept_bytes -= _size(entry.frame)
-            self.first_number = entry.frame.number + 1
-            self.place -= 1
+            self._drop_first()
+
+    def _drop_first(self) -> None:
+        entry = self.entries.popleft()
+        self.kept_bytes -= entry.size_bytes
+        self.first_number = entry.frame.number + 1
+        self.place -= 1
 
 
 def _size(frame: Frame) -> int:
-    """Roughly what the frame costs on the wire: audio is base64."""
-    return frame.size_bytes * 4 // 3 + FRAME_OVERHEAD_BYTES
+    """Audio is base64 on the wire."""
+    return frame.size_bytes * 4 // 3 + max(FRAME_OVERHEAD_BYTES, weight(frame.payload))

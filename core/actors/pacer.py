@@ -13,6 +13,7 @@ from collections import deque
 
 import attrs
 
+from core.actors.weight import weight
 from core.ports.runtime import LaneEnded, LaneFailed, Produced
 from core.session.commands import Sent
 from core.session.effects import PauseLane, ResumeLane
@@ -23,7 +24,15 @@ NS_PER_S = 1_000_000_000
 RESUME_FRACTION = 0.5
 """A paused lane goes on when this much of the bound is left."""
 
+HELD_ITEMS_MAX = 4_096
+HELD_BYTES_MAX = 16 * 1024 * 1024
+"""How much may be held: far more than a lane makes that heeds its PauseLane."""
+
 Held = Produced | LaneEnded | LaneFailed
+
+
+class PacerFull(Exception):
+    """The lane goes on though it was paused, or makes very much at a time. Nothing was held."""
 
 
 @attrs.define
@@ -34,23 +43,28 @@ class Pacer:
     lane_lead_ms: int
     queue: deque[Held] = attrs.field(factory=deque)
     held_ms: int = 0
+    held_bytes: int = 0
     released_ms: int = 0
     response_id: str = ""
     paused: bool = False
 
     def put(self, message: Held) -> None:
-        """Take one message of a lane, in order. A new response throws out what is held of an older one."""
+        """Take one message of a lane, in order. A new response throws out what is held of an older one. Raises PacerFull."""
         if message.response_id != self.response_id:
             self.drop()
             self.response_id = message.response_id
             self.released_ms = 0
+        size_bytes = weight(message)
+        if len(self.queue) >= HELD_ITEMS_MAX or self.held_bytes + size_bytes > HELD_BYTES_MAX:
+            raise PacerFull
         self.queue.append(message)
         self.held_ms += _audio_ms(message)
+        self.held_bytes += size_bytes
 
     def drop(self) -> None:
         """Forget everything that is held (a cut)."""
         self.queue.clear()
-        self.held_ms = 0
+        self.held_ms = self.held_bytes = 0
         self.paused = False
 
     def due_ns(self, sent: Sent | None) -> int | None:
@@ -67,6 +81,7 @@ class Pacer:
         """The head, whose time has come."""
         message = self.queue.popleft()
         self.held_ms -= _audio_ms(message)
+        self.held_bytes -= weight(message)
         self.released_ms += _audio_ms(message)
         return message
 

@@ -15,12 +15,14 @@ import attrs
 import trio
 
 from core.actors.attachment import Attachment
-from core.actors.batching import batch_of
 from core.actors.crashes import described, kind
+from core.actors.door import RESUME_ELSEWHERE
 from core.actors.housekeeping import Housekeeper
+from core.actors.journal import batch_of
 from core.actors.lease import LEASE_S, Holders, Lease
+from core.actors.line import RETRY_S
 from core.actors.outbox import Outbox
-from core.actors.session import RESUME_ELSEWHERE, Ports, Session
+from core.actors.session import Ports, Session
 from core.ports.projection import Projection
 from core.ports.socket import Socket
 from core.ports.store import Owned, SessionUnknown, StoreError, StoreFailed
@@ -111,6 +113,8 @@ class Supervisor:
         self._make_id = make_id
         self._sessions: dict[str, Session] = {}
         self._opening = 0
+        self._closing = 0
+        """Sessions that are over, and of which the runtime still has an ear."""
         self._resuming: dict[str, trio.Lock] = {}
         self._opened = self._resumed = self._failed = 0
         self._moved = trio.Event()
@@ -134,7 +138,7 @@ class Supervisor:
     @property
     def has_room(self) -> bool:
         """Whether one more session may be opened now; true of the instant only, while nobody awaits."""
-        return not self.draining and len(self._sessions) + self._opening < self.sessions_max
+        return not self.draining and len(self._sessions) + self._opening + self._closing < self.sessions_max
 
     def statistics(self) -> SupervisorStatistics:
         """Now."""
@@ -319,6 +323,18 @@ class Supervisor:
         if crash:
             self._failed += 1
             await self._bury(session.session_id, f"internal_error:{crash}")
+        await self._close_ear(session)
+
+    async def _close_ear(self, session: Session) -> None:
+        """Go on telling the runtime that the session is over, if its full queue refused to hear it; unless the session
+        lives here again, with an ear of the same name."""
+        self._closing += 1
+        try:
+            while session.session_id not in self._sessions and not session.line.settle():
+                await trio.sleep(RETRY_S)
+        finally:
+            self._closing -= 1
+            self._move()
 
     async def _bury(self, session_id: str, reason: str) -> None:
         """Close a session whose memory cannot be trusted, from its log alone."""

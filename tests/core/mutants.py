@@ -108,7 +108,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "exactly-once-stream",
         "cut_behind_a_stalled_socket",
         "frames of an answer that was cut are written",
-        (Edit(f"{OUTBOX}.is_dead", "if frame.kind == LIVE:", "if frame:"),),
+        (Edit(f"{OUTBOX}._settle", "False if frame.kind == LIVE else", "False if frame else"),),
     ),
     Mutant(
         "purge_after_an_await",
@@ -155,7 +155,7 @@ MUTANTS: tuple[Mutant, ...] = (
                 "generation != self.generation or self.fence > self.durable",
                 "self.fence > self.durable",
             ),
-            Edit("core.actors.session:Session._replace", 'old.halt(1000, "session_replaced")', "pass"),
+            Edit("core.actors.door:Door._replace", 'old.halt(1000, "session_replaced")', "pass"),
         ),
     ),
     Mutant(
@@ -284,8 +284,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "what was on its way when the link dropped stays sent",
         (
             Edit(
-                "core.actors.session:Session._switch_to",
-                "self.outbox.resent(number, self.now_ns()) if number is not None else ()",
+                "core.actors.door:Door.let_in",
+                "outbox.resent(number, session.now_ns()) if number is not None else ()",
                 "()",
             ),
         ),
@@ -318,7 +318,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "exactly-once-stream",
         "cut_with_audio_on_its_way",
         "a resume does not name what will not come again",
-        (Edit(f"{OUTBOX}.skipped", "if n <= number or not self.is_dead(entry.frame):", "if n:"),),
+        (Edit(f"{OUTBOX}.skipped", "if n <= number or not entry.dead:", "if n:"),),
     ),
     Mutant(
         "resumes_anything",
@@ -341,7 +341,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a fresh client misses what its own attachment adds",
         (
             Edit(
-                "core.actors.session:Session._switch_to",
+                "core.actors.door:Door.let_in",
                 "head if number is None else number, opening",
                 "number, opening",
             ),

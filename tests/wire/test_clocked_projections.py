@@ -83,7 +83,7 @@ def test_sound_flows_out_as_it_flows_in(actions: list[tuple[Any, ...]]) -> None:
     for action in actions:
         _act(story, action)
     story.deliver()
-    dead = {frame.number for frame in story.frames if story.outbox.is_dead(frame)}
+    dead = {entry.frame.number for entry in story.outbox.entries if entry.dead}
     got_ms = sum(frame.audio_ms or frame.payload.get("ms", 0) for frame in story.frames if frame.number not in dead)
     given_ms = story.state.input.now_ms
     made_ms = sum(record.event.audio_ms for record in story.records if isinstance(record.event, e.Output))

@@ -9,6 +9,7 @@ import pytest
 import trio
 
 from core.actors.crashes import described
+from core.actors.line import OWED_ITEMS_MAX
 from core.ports import runtime as rt
 from core.session import commands as c
 from core.session import effects as fx
@@ -20,19 +21,22 @@ SECRET = "my secret is swordfish"
 
 
 @contextmanager
-def busy_for(story: Story, kind: type) -> Iterator[None]:
-    """The worker's queue is full for messages of that kind."""
+def busy_for(story: Story, kind: type | tuple[type, ...], told: list[rt.ToRuntime] | None = None) -> Iterator[None]:
+    """The worker's queue is full for messages of that kind, within the block. What it takes, then and later, is ``told``."""
     runtime = story.servers[0].runtime
     usual = runtime.send
+    busy = True
 
     def send(message: rt.ToRuntime) -> None:
-        if isinstance(message, kind):
+        if busy and isinstance(message, kind):
             raise rt.RuntimeBusy("full")
         usual(message)
+        if told is not None:
+            told.append(message)
 
     runtime.send = send  # type: ignore[method-assign]
     yield
-    runtime.send = usual  # type: ignore[method-assign]
+    busy = False
 
 
 async def test_sound_that_the_worker_does_not_take_is_counted_and_the_session_lives() -> None:
@@ -55,31 +59,76 @@ async def test_an_answer_that_cannot_be_asked_for_fails_at_once() -> None:
         assert not story.session.ended
 
 
-@pytest.mark.parametrize(
+WORDS = pytest.mark.parametrize(
     ("kind", "act"),
     [
         (fx.CommitTurn, Story.ask),
         (fx.ClearTurn, lambda story: story.client.post(c.ClearInput())),
         (fx.AbortLane, lambda story: (story.ask(), story.barge_in())),
+        (fx.CloseSession, lambda story: story.client.post(c.Close())),
     ],
     ids=lambda value: getattr(value, "__name__", ""),
 )
-async def test_without_a_word_that_it_needs_the_session_begins_anew(kind: type, act: Callable[[Story], object]) -> None:
-    """Of what the worker did not hear, the log knows: the client comes back to a session that is made of that."""
+
+
+@WORDS
+async def test_a_word_that_the_worker_does_not_take_is_told_later_and_none_overtakes_it(
+    kind: type, act: Callable[[Story], object]
+) -> None:
+    async with open_story(settle=kind is not fx.CloseSession) as story:
+        told: list[rt.ToRuntime] = []
+        story.say(100)
+        await story.wait(50)
+        with busy_for(story, kind, told):
+            act(story)
+            await story.wait(50)
+            after = [type(message) for message in told]
+            await story.wait(200)
+            assert [type(message) for message in told] == after, "something overtook it"
+            assert story.servers[0].supervisor.statistics().failed == 0
+        await story.until(lambda: any(isinstance(message, kind) for message in told))
+        assert not story.session.line.owes
+        if kind is fx.CommitTurn:
+            await story.until(lambda: story.events(e.InputTranscript))
+
+
+async def test_who_owes_too_much_begins_anew_from_the_log() -> None:
+    """The client comes back to a session that is made of that; and the ear that was left is closed in the end."""
     async with open_story() as story:
         link = story.client.link
         assert link is not None
         assert link.attachment is not None
-        story.say(100)
-        await story.wait(50)
-        with busy_for(story, kind):
-            act(story)
+        told: list[rt.ToRuntime] = []
+        with busy_for(story, (fx.ClearTurn, fx.CloseSession), told):
+            for _ in range(OWED_ITEMS_MAX + 1):
+                story.client.post(c.ClearInput())
             with trio.fail_after(5):
                 await link.attachment.closed.wait()
-        assert (link.attachment.close_code, link.attachment.close_reason) == (1012, "overloaded")
-        await story.wait(50)
-        assert not story.servers[0].supervisor.sessions
+            assert (link.attachment.close_code, link.attachment.close_reason) == (1012, "overloaded")
+            await story.wait(50)
+            supervisor = story.servers[0].supervisor
+            assert not supervisor.sessions
+            sessions_max, supervisor.sessions_max = supervisor.sessions_max, 1
+            assert not supervisor.has_room, "the worker still has its ear"
+            supervisor.sessions_max = sessions_max
+        await story.until(lambda: any(isinstance(message, fx.CloseSession) for message in told))
+        await story.wait(100)
         assert await story.resume()
+
+
+async def test_an_ear_of_the_same_name_is_not_closed_by_the_one_before() -> None:
+    async with open_story() as story:
+        told: list[rt.ToRuntime] = []
+        with busy_for(story, fx.CloseSession, told):
+            story.session.stop(1012, "overloaded")
+            await story.wait(50)
+            story.client.drop()
+            assert await story.resume()
+            await story.until(lambda: any(isinstance(message, fx.OpenLane) for message in told))
+        await story.wait(500)
+        assert not any(isinstance(message, fx.CloseSession) for message in told)
+        story.ask()
+        await story.answering()
 
 
 async def crash(story: Story) -> None:

@@ -1,0 +1,75 @@
+"""What a step decided, on its way to the log: the batch that the store gets, and what its answer means."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+import attrs
+import trio
+
+from core.ports.projection import Frame
+from core.ports.store import Batch, Body, StoreBusy, StoreError
+from core.session import events as e
+from core.session.digest import chain_digest
+from core.session.machine import Step
+from core.session.state import SessionState
+
+if TYPE_CHECKING:
+    from core.actors.ports import Ports
+    from core.actors.session import Session
+
+URGENT = (e.EpochBump, e.Attached, e.ResponseEnded, e.SpeechStopped, e.Commit)
+"""Events that close the store's commit window at once."""
+
+PATIENT = (e.Append, e.PlaybackAck)
+"""Events whose durability nobody waits for: a batch of nothing else may share a later commit."""
+
+
+def batch_of(
+    state: SessionState, term: int, records: tuple[e.Record, ...], chain: bytes, bodies: Mapping[str, bytes]
+) -> Batch:
+    """The batch of ``records``, the last of which ``state`` has folded; with those of ``bodies`` that they name."""
+    expected = records[0].position - 1
+    used = tuple(
+        Body(digest, bodies[digest])
+        for record in records
+        if isinstance(record.event, e.Append | e.Output) and (digest := record.event.digest) in bodies
+    )
+    urgent = any(isinstance(record.event, URGENT) for record in records)
+    patient = all(isinstance(record.event, PATIENT) for record in records)
+    return Batch(state.session_id, term, f"{term}.{expected}", expected, records, chain, used, urgent, patient)
+
+
+@attrs.define
+class Journal:
+    """The one writer's pen. ``chain``: the digest of all that the session has caused so far."""
+
+    session: Session
+    ports: Ports
+    chain: bytes
+
+    def write(self, result: Step, frames: list[Frame], bodies: Mapping[str, bytes]) -> None:
+        """Queue a step's records. ``frames``: what they added to the stream. A store that refuses is the session's end."""
+        session, store = self.session, self.ports.store
+        self.chain = chain_digest(self.chain, self.ports.encode((result.effects, frames)))
+        batch = batch_of(session.state, session.term, result.records, self.chain, bodies)
+        queued_at, position = trio.current_time(), result.records[-1].position
+
+        def done(error: StoreError | None) -> None:
+            self._written(position, error, queued_at)
+
+        try:
+            store.append_nowait(batch, done)
+        except StoreBusy as error:
+            session.fail(error)
+
+    def _written(self, position: int, error: StoreError | None, queued_at: float) -> None:
+        if error is not None:
+            self.session.fail(error)
+            return
+        session = self.session
+        session.outbox.durable = max(session.outbox.durable, position)
+        session.lease.proved(queued_at)
+        self.ports.watch.durable(session, trio.current_time() - queued_at)
+        session.became_durable()
