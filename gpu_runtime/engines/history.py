@@ -67,6 +67,13 @@ class LaneHistory:
             found.append(segment.part(start, end))
         return found
 
+    def splits(self, tokens: int) -> bool:
+        """Whether a cut at ``tokens`` goes through a block of rows."""
+        return any(
+            segment.block is not None and segment.start < tokens < segment.start + len(segment)
+            for segment in reversed(self._segments)
+        )
+
     def truncate(self, tokens: int) -> None:
         """Forget what lies at ``tokens`` and behind. Raises ValueError unless 0 < tokens <= self.tokens."""
         if not 0 < tokens <= self.tokens:

@@ -18,6 +18,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from gpu_runtime.engines.times import NO_TIMES, Times
+
 Rows = npt.NDArray[np.float32]
 """Embeddings: [tokens, width]."""
 
@@ -123,7 +125,7 @@ class Window:
 
 @attrs.frozen
 class EngineStatistics:
-    """Counts since the engine came up, but for the first five, which are now."""
+    """Counts since the engine came up, but for the first six, which are now."""
 
     lanes_open: int = 0
     lanes_parked: int = 0
@@ -133,6 +135,8 @@ class EngineStatistics:
     """By the lanes' requests, in whole blocks."""
     kv_used: float = 0.0
     """The engine's own figure, 0..1, of all its blocks."""
+    tokens_per_s: float = 0.0
+    """Decoded, by all lanes together, over the last ten seconds."""
     units_done: int = 0
     tokens_in: int = 0
     tokens_out: int = 0
@@ -146,11 +150,18 @@ class EngineStatistics:
     slides_waited_for: int = 0
     """Slides that were not ready when the lane could not go on without."""
     failed: int = 0
+    """Units that ended with a LaneError, those that stalled included."""
+    stalled: int = 0
+    """Chunks of which the engine gave nothing for so long that their request was given up."""
+    unit_ms: Times = NO_TIMES
+    """From the feeding of a unit to its last token; units that were aborted or failed do not count."""
+    first_token_ms: Times = NO_TIMES
+    """From the feeding of a unit to its first token."""
 
 
 class LaneError(Exception):
     """This lane cannot do that; others are not touched. ``code`` is stable: ``lane_unknown``, ``lane_exists``,
-    ``lane_busy``, ``lane_full``, ``bad_embedding``, ``bad_unit``, ``bad_position``, ``model_error``."""
+    ``lane_busy``, ``lane_full``, ``lane_stalled``, ``bad_embedding``, ``bad_unit``, ``bad_position``, ``model_error``."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

@@ -36,8 +36,8 @@ PREFILL = Sampling(max_new_tokens=1)
 
 @attrs.frozen
 class Piece:
-    """Tokens of a chunk. ``finish``: "" while more will come; then ``stop`` or ``length``. ``cached_tokens``: what the
-    request's first chunk found in the prefix cache."""
+    """Tokens of a chunk. ``finish``: "" while more will come; then ``stop``, ``length`` or ``aborted``.
+    ``cached_tokens``: what the request's first chunk found in the prefix cache."""
 
     ids: tuple[int, ...]
     finish: str
@@ -47,9 +47,17 @@ class Piece:
 class Request(Protocol):
     """One open request."""
 
-    def push(self, parts: Sequence[Part], sampling: Sampling) -> AsyncGenerator[Piece, None]:
-        """Append a chunk of one token or more; its tokens as they come. One chunk at a time. Raises LaneError
-        (model_error) when the engine refuses it, EngineLost when the engine is gone."""
+    def push(
+        self, parts: Sequence[Part], sampling: Sampling, keep_tokens: int | None = None
+    ) -> AsyncGenerator[Piece, None]:
+        """Append a chunk of one token or more; its tokens as they come. One chunk at a time, unless the one before was
+        interrupted. ``keep_tokens``: first forget what lies behind (only where the engine ``rewinds``, and not in the
+        middle of a part of rows). Raises LaneError (model_error) when the engine refuses it or its logits are no numbers,
+        EngineLost when the engine is gone."""
+
+    def interrupt(self) -> None:
+        """End the chunk that runs, if any, as soon as its step is over; its ``push`` gives ``aborted`` at once. Only where
+        the engine ``rewinds``."""
 
     async def close(self) -> None:
         """End it, in mid-chunk or not. Its blocks are free and stay in the prefix cache while nobody needs them."""
@@ -61,6 +69,11 @@ class RequestEngine(Protocol):
     @property
     def limits(self) -> EngineLimits:
         """Fixed once it is up."""
+
+    @property
+    def rewinds(self) -> bool:
+        """Whether requests can be interrupted and go back to an earlier position, which spares a truncated lane a new
+        request that brings its whole history again."""
 
     def request(self, name: str) -> Request:
         """A new request; ``name`` is unique among the open ones."""

@@ -21,9 +21,11 @@ import attrs
 import numpy as np
 
 from gpu_runtime.engines.history import LaneHistory
+from gpu_runtime.engines.opened import Opened, OpenRequests
 from gpu_runtime.engines.port import (
     Embeddings,
     EngineLimits,
+    EngineLost,
     EngineStatistics,
     Fed,
     LaneError,
@@ -34,8 +36,8 @@ from gpu_runtime.engines.port import (
     UnitEnd,
     Window,
 )
-from gpu_runtime.engines.requests import PREFILL, Request, RequestEngine, Sampling
-from gpu_runtime.engines.room import Hold, Room
+from gpu_runtime.engines.requests import RequestEngine, Sampling
+from gpu_runtime.engines.times import Rate, TimesRecorder
 
 SLIDE_PIECE_TOKENS = 512
 """A successor is prefilled in pieces of so many tokens, so that no step of the engine holds up the units that run."""
@@ -43,22 +45,15 @@ SLIDE_PIECE_TOKENS = 512
 SLIDES_AT_ONCE = 1
 """For the same reason. Others wait: a lane's window leaves it room to go on meanwhile."""
 
-
-@attrs.define(eq=False, kw_only=True)
-class _Opened(Hold):
-    """A request, what it holds, and how much of its lane's history it covers."""
-
-    request: Request
-    covered: int = 0
-    closed: bool = False
-    """It was parked, dropped or aborted: of no use any more, to whoever still has it in hand."""
+STALL_S = 60.0
+"""A request of which nothing came for so long is given up. Units last a second, and a long prompt's prefill tens of them."""
 
 
 @attrs.define(eq=False)
 class _Successor:
     history: LaneHistory
     slid: Slid
-    opened: _Opened
+    opened: Opened
     task: asyncio.Task[None]
 
 
@@ -66,8 +61,11 @@ class _Successor:
 class _Run:
     """A unit on its way."""
 
-    opened: _Opened | None = None
+    opened: Opened | None = None
     """Once it has chosen its request."""
+    pushed: bool = False
+    """The request computes its chunk, or has, as far as we know."""
+    said: int = 0
     aborted: bool = False
 
 
@@ -75,16 +73,26 @@ class _Run:
 class _Lane:
     name: str
     history: LaneHistory
-    opened: _Opened | None = None
+    opened: Opened | None = None
     run: _Run | None = None
     successor: _Successor | None = None
 
+    @property
+    def held(self) -> Opened | None:
+        """The request to go on with; None when there is none, or it was parked."""
+        return None if self.opened is None or self.opened.closed else self.opened
+
 
 class StreamedLanes:
-    """See LaneEngine. ``window`` None: lanes are not slid by themselves, and end with ``lane_full``."""
+    """See LaneEngine. ``window`` None: lanes are not slid by themselves, and end with ``lane_full``. ``stall_s``: how long
+    an engine may take for the next token before that unit ends with ``lane_stalled``."""
 
     def __init__(
-        self, engine: RequestEngine, window: Window | None = None, clock_ns: Callable[[], int] = time.monotonic_ns
+        self,
+        engine: RequestEngine,
+        window: Window | None = None,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        stall_s: float = STALL_S,
     ) -> None:
         limits = engine.limits
         if window is not None and not 0 < window.low < window.high <= limits.lane_tokens_max:
@@ -93,11 +101,12 @@ class StreamedLanes:
         self._window = window
         self._clock_ns = clock_ns
         self._lanes: dict[str, _Lane] = {}
-        self._room: Room[_Opened] = Room(limits.kv_tokens // limits.block_tokens, limits.requests_max)
-        self._waiting: list[asyncio.Future[None]] = []
+        self._requests = OpenRequests(engine, clock_ns, stall_s, self._count)
         self._sliding = asyncio.Semaphore(SLIDES_AT_ONCE)
-        self._serial = 0
         self._counts = EngineStatistics()
+        self._unit_times = TimesRecorder()
+        self._first_times = TimesRecorder()
+        self._said = Rate()
 
     @property
     def limits(self) -> EngineLimits:
@@ -144,11 +153,15 @@ class StreamedLanes:
                 yield UnitEnd("aborted", state.history.tokens, 0, False, slid, (("fed", fed_ns), ("done", now_ns)))
         except LaneError:
             self._count(failed=1)
+            run.pushed = False  # nobody knows what the request holds
+            raise
+        except EngineLost:
+            run.pushed = False
             raise
         finally:
             if state.run is run:  # left in mid-unit
                 state.run = None
-                await self._discard(state, run.opened)
+                await self._stop(state, run)
 
     async def abort(self, lane: str) -> None:
         """See LaneEngine."""
@@ -156,7 +169,7 @@ class StreamedLanes:
         run, state.run = state.run, None
         if run is not None:
             run.aborted = True
-            await self._discard(state, run.opened)
+            await self._stop(state, run)
 
     async def truncate(self, lane: str, tokens: int, *, warm: bool = False) -> None:
         """See LaneEngine."""
@@ -166,11 +179,16 @@ class StreamedLanes:
         await self.abort(lane)
         await self._drop_successor(state)
         if tokens < state.history.tokens:
+            rewinds = self._engine.rewinds and not state.history.splits(tokens)
             state.history.truncate(tokens)
             self._count(truncated=1)
-            if state.opened is not None and state.opened.covered > tokens:
-                await self._discard(state, state.opened)
-        if warm and state.opened is None:
+            held = state.held
+            if held is not None and held.covered > tokens:
+                if rewinds:
+                    held.covered, held.rewound = tokens, True
+                else:
+                    await self._discard(state, held)
+        if warm and state.held is None:
             await self._warm_lane(state)
 
     async def slide(self, lane: str, keep_tokens: int) -> None:
@@ -198,10 +216,13 @@ class StreamedLanes:
         return attrs.evolve(
             self._counts,
             lanes_open=len(self._lanes),
-            lanes_parked=sum(state.opened is None for state in self._lanes.values()),
+            lanes_parked=sum(state.held is None for state in self._lanes.values()),
             units_running=sum(state.run is not None for state in self._lanes.values()),
-            kv_tokens_held=self._room.blocks_held * self.limits.block_tokens,
+            kv_tokens_held=self._requests.tokens_held,
             kv_used=self._engine.kv_used(),
+            tokens_per_s=self._said.per_s(self._clock_ns()),
+            unit_ms=self._unit_times.times(),
+            first_token_ms=self._first_times.times(),
         )
 
     async def shutdown(self) -> None:
@@ -225,10 +246,11 @@ class StreamedLanes:
         history.begin_unit(unit.parts)
         chunk = history.parts(opened.covered)
         started_ns = first_ns = self._clock_ns()
-        cached = said = 0
+        cached = 0
         finish = ""
         sampling = Sampling(unit.max_new_tokens, unit.stop_tokens, unit.temperature, unit.repetition_penalty)
-        async with aclosing(opened.request.push(chunk, sampling)) as pieces:
+        run.pushed = True
+        async with aclosing(self._requests.chunk(opened, chunk, sampling)) as pieces:
             async for piece in pieces:
                 if run.aborted:
                     return
@@ -236,22 +258,26 @@ class StreamedLanes:
                 cached = cached or piece.cached_tokens
                 finish = piece.finish
                 if piece.ids:
-                    first_ns = first_ns if said else now_ns
-                    said += len(piece.ids)
+                    if not run.said:
+                        first_ns = now_ns
+                        self._first_times.add(first_ns - fed_ns)
+                    run.said += len(piece.ids)
+                    self._said.add(now_ns, len(piece.ids))
                     history.say(piece.ids)
                     yield Said(piece.ids, now_ns)
                     if run.aborted:
                         return
         opened.covered = history.tokens - 1
-        self._room.rest(opened, self._blocks(history.tokens))
-        self._count(units_done=1, tokens_in=unit.tokens, tokens_out=said)
+        self._requests.rest(opened, history.tokens)
+        done_ns = self._clock_ns()
+        self._unit_times.add(done_ns - fed_ns)
+        self._count(units_done=1, tokens_in=unit.tokens, tokens_out=run.said)
         if reopened:
-            self._count(prefix_tokens_asked=history.tokens - said, prefix_tokens_cached=cached)
+            self._count(prefix_tokens_asked=history.tokens - run.said, prefix_tokens_cached=cached)
         state.run = None
-        self._wake()
         if self._window is not None and history.tokens > self._window.high and state.successor is None:
             self._begin_slide(state, self._window.low)
-        stages = (("fed", fed_ns), ("started", started_ns), ("first_token", first_ns), ("done", self._clock_ns()))
+        stages = (("fed", fed_ns), ("started", started_ns), ("first_token", first_ns), ("done", done_ns))
         yield UnitEnd(finish, history.tokens, cached if reopened else 0, reopened, slid, stages)
 
     async def _fit(self, state: _Lane, run: _Run, unit: Unit) -> Slid | None:
@@ -291,15 +317,15 @@ class StreamedLanes:
         if state.successor is not None:
             return state.successor
         history, slid = state.history.slid(keep_tokens)
-        opened = self._new(state)
+        opened = self._requests.new(state.name)
         task = asyncio.create_task(self._warm_successor(opened, history), name=f"slide {state.name}")
         task.add_done_callback(lambda done: done.cancelled() or done.exception())  # who takes over asks again
         state.successor = _Successor(history, slid, opened, task)
         return state.successor
 
-    async def _warm_successor(self, opened: _Opened, history: LaneHistory) -> None:
+    async def _warm_successor(self, opened: Opened, history: LaneHistory) -> None:
         async with self._sliding:
-            await self._warm(opened, history, SLIDE_PIECE_TOKENS)
+            await self._requests.warm(opened, history, SLIDE_PIECE_TOKENS)
 
     async def _take_over(self, state: _Lane, successor: _Successor) -> Slid | None:
         state.successor = None
@@ -325,95 +351,47 @@ class StreamedLanes:
             await asyncio.wait({successor.task})
             await self._discard(state, successor.opened)
 
-    # --- requests and their room -----------------------------------------------------------------------------------
+    # --- requests --------------------------------------------------------------------------------------------------
 
-    def _new(self, state: _Lane) -> _Opened:
-        self._serial += 1
-        self._count(requests_opened=1)
-        return _Opened(request=self._engine.request(f"{state.name}/{self._serial}"))
-
-    async def _opened_for(self, state: _Lane, run: _Run, tokens: int) -> tuple[_Opened, bool]:
+    async def _opened_for(self, state: _Lane, run: _Run, tokens: int) -> tuple[Opened, bool]:
         """The lane's request with room for ``tokens``, and whether it is a new one. It is busy from here on."""
         reopened = False
         while True:
-            if state.opened is None:
-                state.opened, reopened = self._new(state), True
-            run.opened = opened = state.opened
-            if await self._enter(opened, tokens) or run.aborted:
+            opened = state.held
+            if opened is None:
+                opened, reopened = self._requests.new(state.name), True
+                state.opened = opened
+            run.opened = opened
+            if await self._requests.enter(opened, tokens) or run.aborted:
                 return opened, reopened
 
     async def _warm_lane(self, state: _Lane) -> None:
-        state.opened = self._new(state)
-        state.run = run = _Run(state.opened)
+        state.opened = opened = self._requests.new(state.name)
+        state.run = run = _Run(opened)
         try:
-            await self._warm(state.opened, state.history, self.limits.lane_tokens_max)
+            await self._requests.warm(opened, state.history, self.limits.lane_tokens_max)
         finally:
             if state.run is run:
                 state.run = None
-                if state.opened is not None and state.opened.busy:
-                    await self._discard(state, state.opened)
+                if opened.busy:
+                    await self._discard(state, opened)
 
-    async def _warm(self, opened: _Opened, history: LaneHistory, piece_tokens: int) -> None:
-        """Compute the KV of a whole history, in pieces. Less of it when the request is closed meanwhile."""
-        while opened.covered < history.tokens:
-            end = min(opened.covered + piece_tokens, history.tokens)
-            if not await self._enter(opened, end + 1):
-                return
-            async with aclosing(opened.request.push(history.parts(opened.covered, end), PREFILL)) as pieces:
-                async for piece in pieces:
-                    if not opened.covered:
-                        self._count(prefix_tokens_asked=end, prefix_tokens_cached=piece.cached_tokens)
-            if opened.closed:
-                return
-            opened.covered = end
-            self._room.rest(opened, self._blocks(end))
-            self._wake()
+    async def _stop(self, state: _Lane, run: _Run) -> None:
+        """End a unit that runs. Where requests go back, the lane keeps its own."""
+        opened = run.opened
+        if opened is not None and run.pushed and not opened.closed and self._engine.rewinds:
+            # The KV of the last token that was said may not be there yet.
+            self._requests.interrupt(opened, state.history.tokens - bool(run.said))
+        else:
+            await self._discard(state, opened)
 
-    async def _enter(self, opened: _Opened, tokens: int) -> bool:
-        """Wait for room, and park whom it takes. False: it was closed meanwhile, and holds nothing."""
-        while not opened.closed:
-            try:
-                parked = self._room.enter(opened, self._blocks(tokens), self._clock_ns())
-            except ValueError as error:
-                raise LaneError("lane_full", str(error)) from error
-            if parked is None:
-                waiter = asyncio.get_running_loop().create_future()
-                self._waiting.append(waiter)
-                await waiter
-                continue
-            await self._park(parked)
-            if opened.closed:
-                self._room.leave(opened)
-                self._wake()
-            return not opened.closed
-        return False
-
-    async def _park(self, parked: Sequence[_Opened]) -> None:
-        for opened in parked:
-            opened.closed = True
-        for state in self._lanes.values():
-            if state.opened is not None and state.opened.closed:
-                state.opened = None
-        self._count(parked=len(parked))
-        for opened in parked:
-            await opened.request.close()
-
-    async def _discard(self, state: _Lane, opened: _Opened | None) -> None:
+    async def _discard(self, state: _Lane, opened: Opened | None) -> None:
         """A request is of no use any more."""
         if opened is None:
             return
         if state.opened is opened:
             state.opened = None
-        opened.closed = True
-        await opened.request.close()
-        self._room.leave(opened)
-        self._wake()
-
-    def _wake(self) -> None:
-        waiting, self._waiting = self._waiting, []
-        for waiter in waiting:
-            if not waiter.done():
-                waiter.set_result(None)
+        await self._requests.discard(opened)
 
     # --- small things ----------------------------------------------------------------------------------------------
 
@@ -422,9 +400,6 @@ class StreamedLanes:
         if state is None:
             raise LaneError("lane_unknown", "there is no such lane")
         return state
-
-    def _blocks(self, tokens: int) -> int:
-        return -(-tokens // self.limits.block_tokens)
 
     def _check_parts(self, parts: Sequence[Part]) -> None:
         for part in parts:

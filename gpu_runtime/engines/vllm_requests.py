@@ -41,6 +41,9 @@ from gpu_runtime.plugin import ModelUnavailable
 PLACEHOLDER = 0
 """The token id that stands where an embedding goes."""
 
+CLOSE_S = 10.0
+"""How long vLLM may take to take a request's end; a lane does not wait for longer."""
+
 PIECES_MAX = 4_096
 """Tokens that may wait for their reader; a chunk decodes fewer."""
 
@@ -84,6 +87,11 @@ class VllmRequests:
     def limits(self) -> EngineLimits:
         """See RequestEngine."""
         return self._limits
+
+    @property
+    def rewinds(self) -> bool:
+        """See RequestEngine."""
+        return False
 
     def narrow(self, requests_max: int, kv_tokens: int) -> None:
         """Leave the lanes less than there is, before the first is opened: the rest is for others of this engine's users."""
@@ -157,7 +165,9 @@ class VllmRequest:
         self._reader: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def push(self, parts: Sequence[Part], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    async def push(
+        self, parts: Sequence[Part], sampling: Sampling, keep_tokens: int | None = None
+    ) -> AsyncGenerator[Piece, None]:
         """See Request."""
         params = _params(sampling)
         if self._closed:
@@ -175,12 +185,16 @@ class VllmRequest:
             if piece.finish:
                 return
 
+    def interrupt(self) -> None:
+        """See Request."""
+        raise NotImplementedError("this engine does not rewind")
+
     async def close(self) -> None:
         """See Request."""
         self._closed = True
         if self._reader is not None and not self._reader.done():
             self._reader.cancel()
-            await asyncio.wait({self._reader})
+            await asyncio.wait({self._reader}, timeout=CLOSE_S)
         self._owner._open.discard(self)
         self._tell(Piece((), "aborted"))
 

@@ -10,6 +10,7 @@ from contextlib import aclosing
 import attrs
 
 from gpu_runtime.engines.port import Fed, LaneEngine, LaneError, Part, Tokens, Unit, UnitEnd
+from gpu_runtime.engines.snapshot import LaneSnapshot
 from gpu_runtime.scheduler.units import Admission, SchedulerStatistics, Ticket, UnitScheduler
 
 CALIBRATION_LANE = "warm-up"
@@ -100,6 +101,10 @@ class UnitServer:
     def statistics(self) -> SchedulerStatistics:
         """Now."""
         return self._scheduler.statistics()
+
+    def snapshot(self) -> LaneSnapshot:
+        """Now: the lanes' figures and the scheduler's."""
+        return LaneSnapshot(self._engine.statistics(), self._scheduler.statistics())
 
     async def warm_up(self, plan: WarmUp, progress: Callable[[float], None]) -> None:
         """Measure the configured concurrency, so that admission knows it before the first session comes. ``progress`` gets

@@ -22,7 +22,7 @@ from enum import Enum
 
 import attrs
 
-NS_PER_MS = 1_000_000
+from gpu_runtime.engines.times import NS_PER_MS, Times, TimesRecorder
 
 
 class Admission(Enum):
@@ -104,6 +104,8 @@ class SchedulerStatistics:
     unit_ms_p50: float
     unit_ms_p99: float
     queue_ms_p99: float
+    queue_ms: Times
+    """Of all units from the start: from arrival until the engine got them."""
 
 
 @attrs.define
@@ -132,6 +134,7 @@ class UnitScheduler:
         self._refused = 0
         self._took_ns: deque[int] = deque(maxlen=options.measured_units)
         self._queued_ns: deque[int] = deque(maxlen=options.measured_units)
+        self._queue_times = TimesRecorder()
         self._measured_at = 0
         """With how many sessions the units above were measured: the most."""
 
@@ -269,6 +272,7 @@ class UnitScheduler:
         self._measured_at = max(self._measured_at, len(self._sessions))
         self._took_ns.append(report.took_ns)
         self._queued_ns.append(report.queued_ns)
+        self._queue_times.add(report.queued_ns)
         return report
 
     def statistics(self) -> SchedulerStatistics:
@@ -284,6 +288,7 @@ class UnitScheduler:
             unit_ms_p50=_percentile(self._took_ns, 50) / NS_PER_MS,
             unit_ms_p99=_percentile(self._took_ns, 99) / NS_PER_MS,
             queue_ms_p99=_percentile(self._queued_ns, 99) / NS_PER_MS,
+            queue_ms=self._queue_times.times(),
         )
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
-from gpu_runtime.engines.fake import VOCABULARY, FakeOptions, FakeRequests, one_shot, rows_for
 from gpu_runtime.engines.port import Part, Rows, Tokens, Window
 from gpu_runtime.engines.requests import Sampling
 from gpu_runtime.engines.streamed import StreamedLanes
 from tests.gpu_runtime.engines import virtual_loop
+from tests.gpu_runtime.engines.fake import VOCABULARY, FakeOptions, FakeRequests, one_shot, rows_for
 
 
 class FakeBench:

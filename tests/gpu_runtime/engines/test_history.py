@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_runtime.engines.fake import rows_for
 from gpu_runtime.engines.history import LaneHistory
 from gpu_runtime.engines.port import Embeddings, Part, Tokens
+from tests.gpu_runtime.engines.fake import rows_for
 
 
 def flat(parts: list[Part]) -> list[int]:

@@ -48,11 +48,13 @@ LIMITS = EngineLimits(lane_tokens_max=256, kv_tokens=2_048, block_tokens=16, req
 
 @attrs.frozen
 class FakeOptions:
-    """``step_s``: what one token takes; ``prefill_s``: what each uncached token of a prompt takes."""
+    """``step_s``: what one token takes; ``prefill_s``: what each uncached token of a prompt takes. ``rewinds``: see
+    RequestEngine."""
 
     limits: EngineLimits = LIMITS
     step_s: float = 0.0
     prefill_s: float = 0.0
+    rewinds: bool = False
 
 
 class FakeRequests:
@@ -62,6 +64,8 @@ class FakeRequests:
         self.options = options or FakeOptions()
         self.lost: str | None = None
         self.open: dict[str, FakeRequest] = {}
+        self.silent: set[str] = set()
+        """Lanes, or requests, that get no more tokens."""
         self._cache: set[tuple[int, ...]] = set()
         self._changed = asyncio.Event()
 
@@ -69,6 +73,11 @@ class FakeRequests:
     def limits(self) -> EngineLimits:
         """See RequestEngine."""
         return self.options.limits
+
+    @property
+    def rewinds(self) -> bool:
+        """See RequestEngine."""
+        return self.options.rewinds
 
     def request(self, name: str) -> FakeRequest:
         """See RequestEngine."""
@@ -129,13 +138,26 @@ class FakeRequest:
         self._engine = engine
         self._name = name
         self._closed = False
+        self._interrupted = False
+        self._decoded: list[int] = []
+        """By the chunk that runs: its KV is not in ``tokens`` yet."""
         self.tokens: list[int] = []
         """Whose KV it holds."""
 
-    async def push(self, parts: Sequence[Part], sampling: Sampling) -> AsyncGenerator[Piece, None]:
+    async def push(
+        self, parts: Sequence[Part], sampling: Sampling, keep_tokens: int | None = None
+    ) -> AsyncGenerator[Piece, None]:
         """See Request."""
         engine, options = self._engine, self._engine.options
         engine.check()
+        if self._interrupted:  # the step that was under way is over by now
+            self._interrupted = False
+            await self._compute(self._decoded[:-1], options.step_s)
+        if keep_tokens is not None:
+            assert options.rewinds
+            assert keep_tokens <= len(self.tokens), "more is to be kept than there is"
+            del self.tokens[keep_tokens:]
+            engine.changed()
         prompt = [token for part in parts for token in _ids(part)]
         if not prompt:
             raise ValueError("an empty chunk")
@@ -149,14 +171,18 @@ class FakeRequest:
             engine.open[self._name] = self
             cached = min(engine.cached(prompt), len(prompt) - 1)
         await self._compute(prompt, options.prefill_s * (len(prompt) - cached))
-        said: list[int] = []
-        while not self._closed:
+        said = self._decoded = []
+        while not self._closed and not self._interrupted:
             token = next_token([*self.tokens, *said])
             await asyncio.sleep(options.step_s)
+            while engine.silent & {self._name, self._name.partition("/")[0]}:
+                await engine.wait()
             engine.check()
             if self._closed:
                 break
             said.append(token)
+            if self._interrupted:
+                break
             stop = token in sampling.stop_tokens
             finish = "stop" if stop else "length" if len(said) >= sampling.max_new_tokens else ""
             if finish:
@@ -181,6 +207,11 @@ class FakeRequest:
             await asyncio.sleep(seconds)
         self.tokens.extend(tokens)
         engine.remember(self.tokens)
+
+    def interrupt(self) -> None:
+        """See Request."""
+        assert self._engine.options.rewinds
+        self._interrupted = True
 
     async def close(self) -> None:
         """See Request."""
