@@ -90,8 +90,8 @@ async def test_an_unknown_model_is_refused_with_the_names_of_those_there_are() -
 
 async def test_a_failed_load_ends_with_the_models_own_words() -> None:
     assert await failure("scripted", {"load_error": "fetch the script first"}) == "fetch the script first"
-    assert "no setting 'colour'; it has answer_units, " in await failure("scripted", {"colour": "red"})
-    assert await failure("scripted", {"rtf": "fast"}) == "the scripted model's rtf must be float, not 'fast'"
+    assert "has no option colour; there are: answer_units, " in await failure("scripted", {"colour": "red"})
+    assert await failure("scripted", {"rtf": "fast"}) == "the scripted model's option rtf must be a number, not 'fast'"
 
 
 async def test_a_plugin_that_lacks_a_package_says_which(plugin: Callable[[str], str]) -> None:

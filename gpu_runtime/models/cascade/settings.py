@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from gpu_runtime.plugin import ModelUnavailable
+from gpu_runtime.options import read_options
 
 
 @attrs.frozen
@@ -56,18 +56,7 @@ class Settings:
     @classmethod
     def parse(cls, given: Mapping[str, Any]) -> Settings:
         """From what the user wrote: strings, numbers or booleans. Raises ModelUnavailable for what makes no sense."""
-        kinds = {field.name: type(field.default) for field in attrs.fields(cls)}
-        unknown = sorted(set(given) - set(kinds))
-        if unknown:
-            raise ModelUnavailable(
-                f"the cascade has no option {', '.join(unknown)}; there are: {', '.join(sorted(kinds))}"
-            )
-        settings = cls(**{name: _read(name, value, kinds[name]) for name, value in given.items()})
-        for name, (low, high) in _LIMITS.items():
-            value = getattr(settings, name)
-            if not low <= value <= high:
-                raise ModelUnavailable(f"the cascade's option {name} must be {low} to {high}, not {value}")
-        return settings
+        return read_options(cls, given, "the cascade", _LIMITS)
 
 
 _LIMITS = {
@@ -85,21 +74,3 @@ _LIMITS = {
     "idle_fill_ms": (100, 60_000),
     "keep_audio_s": (10, 3_600),
 }
-
-
-def _read(name: str, value: Any, kind: type) -> Any:
-    if kind is bool:
-        word = str(value).strip().lower()
-        if word in ("true", "1", "yes", "on"):
-            return True
-        if word in ("false", "0", "no", "off"):
-            return False
-    elif kind is int:
-        try:
-            return int(value)
-        except (TypeError, ValueError):
-            pass
-    else:
-        return str(value)
-    what = {bool: "true or false", int: "a whole number"}[kind]
-    raise ModelUnavailable(f"the cascade's option {name} must be {what}, not {value!r}")

@@ -40,12 +40,12 @@ LOAD_STEPS = 5
 
 def machine(wall_ns: int = 0, **settings: Any) -> ScriptedMachine:
     """The step machine alone. Raises ModelUnavailable for a wrong setting."""
-    return ScriptedMachine(ScriptedSettings.from_mapping(settings), wall_ns)
+    return ScriptedMachine(ScriptedSettings.parse(settings), wall_ns)
 
 
 def load(settings: Mapping[str, Any], emit: Emit, progress: Progress) -> Model:
     """The plugin's Loader. Raises ModelUnavailable for a wrong setting, or when ``load_error`` asks for it."""
-    read = ScriptedSettings.from_mapping(settings)
+    read = ScriptedSettings.parse(settings)
     for step in range(LOAD_STEPS):
         progress("reading the script", step / LOAD_STEPS)
         time.sleep(read.load_ms / 1000 / LOAD_STEPS)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 import attrs
 
+from gpu_runtime.options import read_options
 from gpu_runtime.plugin import ModelUnavailable
 
 
@@ -56,33 +58,23 @@ class ScriptedSettings:
     """So long after an abort, one more unit of the aborted answer is said all the same."""
 
     @classmethod
-    def from_mapping(cls, settings: Mapping[str, Any]) -> ScriptedSettings:
-        """From a user's settings; text is read as the field's type. Raises ModelUnavailable naming what is wrong."""
-        fields = {field.name: field for field in attrs.fields(cls)}
-        values: dict[str, Any] = {}
-        for name, raw in settings.items():
-            if name not in fields:
-                raise ModelUnavailable(f"the scripted model has no setting {name!r}; it has {', '.join(fields)}")
-            kind = type(fields[name].default)
-            try:
-                values[name] = kind(str(raw))
-            except (TypeError, ValueError) as error:
-                raise ModelUnavailable(f"the scripted model's {name} must be {kind.__name__}, not {raw!r}") from error
-        made = cls(**values)
-        made.check()
-        return made
-
-    def check(self) -> None:
-        """Raises ModelUnavailable for a value that makes no sense."""
-        for name in ("answer_units", "long_units", "unit_ms", "words_per_unit", "output_rate", "sessions_max"):
-            if getattr(self, name) < 1:
-                raise ModelUnavailable(f"the scripted model's {name} must be at least 1")
-        for name in ("first_audio_ms", "rtf", "listen_units", "hear_ms", "speech_rms", "idle_fill_ms", "load_ms"):
-            if getattr(self, name) < 0:
-                raise ModelUnavailable(f"the scripted model's {name} must not be negative")
-        if self.output_rate * self.unit_ms % 1000:
-            raise ModelUnavailable("the scripted model's unit_ms must hold a whole number of samples")
+    def parse(cls, given: Mapping[str, Any]) -> ScriptedSettings:
+        """From what the user wrote: strings, numbers or booleans. Raises ModelUnavailable for what makes no sense."""
+        settings = read_options(cls, given, "the scripted model", _LIMITS)
+        if settings.output_rate * settings.unit_ms % 1000:
+            raise ModelUnavailable("the scripted model's option unit_ms must hold a whole number of samples")
         try:
-            self.transcript.format(segment=1, ms=1)
+            settings.transcript.format(segment=1, ms=1)
         except (KeyError, IndexError, ValueError) as error:
-            raise ModelUnavailable("the scripted model's transcript may name {segment} and {ms} only") from error
+            raise ModelUnavailable("the scripted model's option transcript may name {segment} and {ms} only") from error
+        return settings
+
+
+_LIMITS = {
+    **dict.fromkeys(
+        ("answer_units", "long_units", "unit_ms", "words_per_unit", "output_rate", "sessions_max"), (1, math.inf)
+    ),
+    **dict.fromkeys(
+        ("first_audio_ms", "rtf", "listen_units", "hear_ms", "speech_rms", "idle_fill_ms", "load_ms"), (0, math.inf)
+    ),
+}
