@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from core.ports.runtime import Capabilities, FromRuntime, ToRuntime
+from core.ports.runtime import Capabilities, FromRuntime, ModelStatistics, ToRuntime
 
 ENTRY_POINT_GROUP = "duologue.models"
 
@@ -28,6 +28,9 @@ class Model(Protocol):
 
     def handle(self, message: ToRuntime) -> None:
         """Take one message. Unknown sessions and lanes of the past are ignored."""
+
+    def statistics(self) -> ModelStatistics:
+        """Now, at once: asked about once a second, on the thread that calls ``handle``. ``ModelStatistics()`` will do."""
 
     def close(self) -> None:
         """Stop threads, free memory."""

@@ -2,8 +2,8 @@
 
 A frame is four bytes of length, big-endian, then ``[tag, body]`` in msgpack; a body is a map of the message's fields.
 Tags are those of the runtime port plus the host's own, which no session ever sees: the host sends ``load`` first and
-then ``ping``; the worker answers ``progress``, ``unavailable`` and ``pong``. Settings go in ``load`` and not on the
-command line, because a setting may be a secret and every user of a machine can read its command lines.
+then ``ping``; the worker answers ``progress``, ``unavailable``, and ``pong`` with ``figures``. Settings go in ``load``
+and not on the command line, because a setting may be a secret and every user of a machine can read its command lines.
 
 Nothing here does I/O: ``Codec`` maps messages to frames, ``FrameBuffer`` cuts a stream of bytes into payloads.
 """
@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 import attrs
 import msgspec
 
-from core.ports.runtime import FROM_RUNTIME, TO_RUNTIME, FromRuntime, ToRuntime
+from core.ports.runtime import FROM_RUNTIME, TO_RUNTIME, FromRuntime, ModelStatistics, ToRuntime
 
 FRAME_BYTES_MAX = 32 * 1024 * 1024
 HEADER_BYTES = 4
@@ -55,6 +55,13 @@ class Pong:
 
 
 @attrs.frozen
+class Figures:
+    """Worker -> host behind each Pong: what the model says of its work."""
+
+    model: ModelStatistics
+
+
+@attrs.frozen
 class Progress:
     """Worker -> host while loading: what is being done, and which fraction (0..1) of the whole is behind it."""
 
@@ -70,10 +77,16 @@ class Unavailable:
 
 
 ToWorker = ToRuntime | Load | Ping
-FromWorker = FromRuntime | Pong | Progress | Unavailable
+FromWorker = FromRuntime | Pong | Figures | Progress | Unavailable
 
 TO_WORKER: dict[str, type] = {**TO_RUNTIME, "load": Load, "ping": Ping}
-FROM_WORKER: dict[str, type] = {**FROM_RUNTIME, "pong": Pong, "progress": Progress, "unavailable": Unavailable}
+FROM_WORKER: dict[str, type] = {
+    **FROM_RUNTIME,
+    "pong": Pong,
+    "figures": Figures,
+    "progress": Progress,
+    "unavailable": Unavailable,
+}
 
 
 class Codec(Generic[Message]):

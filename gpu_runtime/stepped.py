@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Protocol
 
-from core.ports.runtime import Capabilities, FromRuntime, ToRuntime
+from core.ports.runtime import Capabilities, FromRuntime, ModelStatistics, ToRuntime
 from gpu_runtime.plugin import Emit
 
 
@@ -48,6 +48,9 @@ class SteppedModel(Protocol):
     def tick(self, now_ns: int) -> Sequence[Said]:
         """What is to be said now."""
 
+    def statistics(self) -> ModelStatistics:
+        """Now."""
+
 
 class ThreadShell:
     """Runs a SteppedModel inside a worker process, as a ``gpu_runtime.plugin.Model``.
@@ -74,6 +77,11 @@ class ThreadShell:
         with self._changed:
             self._say(self._machine.handle(message, time.monotonic_ns()))
             self._changed.notify()
+
+    def statistics(self) -> ModelStatistics:
+        """The machine's."""
+        with self._changed:
+            return self._machine.statistics()
 
     def close(self) -> None:
         """End the thread."""

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from itertools import accumulate
 from weakref import WeakKeyDictionary
 
 import attrs
 import trio
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from adapters.wire.schema import names
 from core.actors.session import Session, Watch
 from core.actors.supervisor import Supervisor
 from core.ports.projection import Frame
-from core.ports.runtime import Runtime
+from core.ports.runtime import Durations, ModelStatistics, Runtime
 from core.ports.store import Store
 from core.session import events as e
 
@@ -178,6 +179,30 @@ class _Service(Collector):
             frames, size = frames + waiting.waiting_frames, size + waiting.waiting_bytes
         yield _gauge("duologue_outbox_frames", "Frames that wait for sockets", frames)
         yield _gauge("duologue_outbox_bytes", "Their bytes", size)
+        if worker.model is not None:
+            yield from of_model(worker.model)
+
+
+def of_model(model: ModelStatistics) -> Iterator[Metric]:
+    """Totals begin anew with each worker, as counters may."""
+    yield _gauge("duologue_lanes_open", "Lanes that the model holds", model.lanes_open)
+    yield _gauge("duologue_lanes_parked", "Of these: without memory of the engine's", model.lanes_parked)
+    yield _gauge("duologue_units_waiting", "Units that wait for the model", model.units_waiting)
+    yield _gauge("duologue_units_running", "Units that the model works on", model.units_running)
+    yield _gauge("duologue_kv_used_ratio", "Share of the KV memory in use", model.kv_used)
+    yield _gauge("duologue_tokens_per_second", "Tokens decoded, over the last seconds", model.tokens_per_s)
+    yield _total("duologue_units_done", "Units that ended", model.units_done)
+    yield _total("duologue_unit_deadline_misses", "Units that ended too late", model.deadline_misses)
+    yield _total("duologue_units_refused", "Units and lanes that admission refused", model.refused)
+    yield _total("duologue_lanes_failed", "Answers that ended with an error of the model's", model.lanes_failed)
+    yield _total("duologue_lanes_slid", "Lanes whose window slid", model.lanes_slid)
+    yield _total("duologue_tokens_in", "Tokens that the model was given", model.tokens_in)
+    yield _total("duologue_tokens_out", "Tokens that the model decoded", model.tokens_out)
+    yield _total("duologue_prefix_tokens_asked", "Prompt tokens of new requests", model.prefix_tokens_asked)
+    yield _total("duologue_prefix_tokens_cached", "Of these: found in the prefix cache", model.prefix_tokens_cached)
+    yield _durations("duologue_unit_seconds", "A unit's arrival -> its end", model.unit)
+    yield _durations("duologue_unit_queue_seconds", "A unit's arrival -> its start", model.queue)
+    yield _durations("duologue_first_token_seconds", "An answer asked for -> its first token", model.first_token)
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:
@@ -186,3 +211,10 @@ def _gauge(name: str, text: str, value: float) -> Metric:
 
 def _total(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(name, text, value=value)
+
+
+def _durations(name: str, text: str, times: Durations) -> Metric:
+    """Prometheus' buckets count everything up to their bound."""
+    bounds = [*(str(bound / 1000) for bound in times.bounds_ms), "+Inf"]
+    buckets = list(zip(bounds, accumulate(times.counts), strict=True))
+    return HistogramMetricFamily(name, text, buckets=buckets, sum_value=times.total_ms / 1000)

@@ -8,6 +8,7 @@ output carries (session, epoch); what comes back from an epoch that is over is d
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Protocol
 
 import attrs
@@ -36,12 +37,14 @@ __all__ = [
     "CloseSession",
     "CommitTurn",
     "ConfigureSession",
+    "Durations",
     "Feed",
     "FromRuntime",
     "Heard",
     "HistoryTurn",
     "LaneEnded",
     "LaneFailed",
+    "ModelStatistics",
     "OpenLane",
     "OpenSession",
     "PauseLane",
@@ -237,14 +240,67 @@ class RuntimeBusy(Exception):
 
 
 @attrs.frozen
+class Durations:
+    """A histogram: ``counts`` has the durations up to each of ``bounds_ms``, which ascend (and above the one before), then
+    those beyond."""
+
+    bounds_ms: tuple[float, ...] = ()
+    counts: tuple[int, ...] = (0,)
+    total_ms: float = 0.0
+
+    def __attrs_post_init__(self) -> None:
+        """Raises ValueError: a worker may say anything."""
+        ascend = all(low < high for low, high in pairwise(self.bounds_ms))
+        if not ascend or len(self.counts) != len(self.bounds_ms) + 1 or min(self.counts) < 0:
+            raise ValueError("not a histogram")
+
+
+@attrs.frozen
+class ModelStatistics:
+    """What a model says of its work: no word of what was said. The first block is now, the rest counts from the start of its
+    worker. What a model does not have stays as it is here."""
+
+    lanes_open: int = 0
+    lanes_parked: int = 0
+    """Open lanes that hold no memory of the engine's: idle ones made room for others."""
+    units_waiting: int = 0
+    units_running: int = 0
+    kv_used: float = 0.0
+    """Share of the KV memory in use, 0..1."""
+    tokens_per_s: float = 0.0
+    """Decoded, by all lanes together, over the last seconds."""
+
+    units_done: int = 0
+    deadline_misses: int = 0
+    refused: int = 0
+    """Units and lanes that admission did not let in."""
+    lanes_failed: int = 0
+    """Answers that ended with an error."""
+    lanes_slid: int = 0
+    tokens_in: int = 0
+    tokens_out: int = 0
+    prefix_tokens_asked: int = 0
+    """Prompt tokens of new requests ..."""
+    prefix_tokens_cached: int = 0
+    """... and how many of them the prefix cache held."""
+    unit: Durations = Durations()
+    """From a unit's arrival to its end."""
+    queue: Durations = Durations()
+    """From a unit's arrival to its start."""
+    first_token: Durations = Durations()
+    """From the asking for an answer to its first token."""
+
+
+@attrs.frozen
 class RuntimeStatistics:
-    """What the host knows of its worker."""
+    """What the host knows of its worker. ``model``: its model's own figures, about a second old; None: none came yet."""
 
     up: bool
     restarts: int
     sessions: int
     queue_items: int
     queue_bytes: int
+    model: ModelStatistics | None = None
 
 
 class Runtime(Protocol):

@@ -101,6 +101,7 @@ class InlineRuntime:
             sessions=len(self._routes),
             queue_items=len(self._inbox),
             queue_bytes=self._inbox_bytes,
+            model=self._machine.statistics() if self._machine is not None else None,
         )
 
     async def wait_ready(self) -> None:

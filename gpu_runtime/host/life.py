@@ -7,7 +7,7 @@ from collections.abc import Callable
 import attrs
 import trio
 
-from core.ports.runtime import FromRuntime, RuntimeReady
+from core.ports.runtime import FromRuntime, ModelStatistics, RuntimeReady
 from gpu_runtime.host.options import WorkerOptions
 from gpu_runtime.host.outbound import Outbound
 from gpu_runtime.host.process import WorkerProcess
@@ -15,6 +15,7 @@ from gpu_runtime.plugin import Progress
 from gpu_runtime.protocol import (
     FROM_WORKER_CODEC,
     TO_WORKER_CODEC,
+    Figures,
     FrameBuffer,
     FromWorker,
     Load,
@@ -67,6 +68,8 @@ class Life:
         self._eof = trio.Event()
         self._write_lock = trio.StrictFIFOLock()
         self._pings_unanswered = 0
+        self.figures: ModelStatistics | None = None
+        """The model's newest."""
 
     @property
     def pid(self) -> int:
@@ -172,6 +175,8 @@ class Life:
         match message:
             case Pong():
                 self._pings_unanswered = 0
+            case Figures(model=model):
+                self.figures = model
             case LoadProgress(stage=stage, fraction=fraction):
                 self._on_progress(stage, fraction)
             case Unavailable(message=text):

@@ -107,6 +107,7 @@ class WorkerRuntime:
             sessions=len(self._routes),
             queue_items=self._outbound.queued_items,
             queue_bytes=self._outbound.queued_bytes,
+            model=self._life.figures if self._life is not None else None,
         )
 
     async def wait_ready(self) -> None:

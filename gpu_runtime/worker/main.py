@@ -23,6 +23,7 @@ from gpu_runtime.discovery import find_loader
 from gpu_runtime.plugin import Model, ModelUnavailable
 from gpu_runtime.protocol import (
     TO_WORKER_CODEC,
+    Figures,
     FrameBuffer,
     Load,
     Ping,
@@ -67,6 +68,7 @@ def _take_messages(inbound: _Inbound, model: Model, writer: Writer) -> None:
     while (message := inbound.next()) is not None:
         if isinstance(message, Ping):
             writer.put(Pong(message.number))
+            writer.put(Figures(model.statistics()))
         elif not isinstance(message, Load):
             model.handle(message)
 

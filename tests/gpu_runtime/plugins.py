@@ -6,13 +6,14 @@ from pathlib import Path
 
 HEAD = """
 import os, subprocess, sys, threading, time
-from core.ports.runtime import Capabilities
+from core.ports.runtime import Capabilities, ModelStatistics
 from gpu_runtime.plugin import ModelUnavailable
 
 class Quiet:
     capabilities = Capabilities(model="quiet", unit_ms=20)
     def __init__(self, emit): self.emit = emit
     def handle(self, message): pass
+    def statistics(self): return ModelStatistics()
     def close(self): pass
 """
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from core.ports.runtime import Feed, LaneEnded, RuntimeLost
+from core.ports.runtime import Durations, Feed, LaneEnded, ModelStatistics, RuntimeLost
 from gpu_runtime.protocol import (
     FRAME_BYTES_MAX,
     FROM_WORKER,
@@ -16,6 +16,7 @@ from gpu_runtime.protocol import (
     TO_WORKER,
     TO_WORKER_CODEC,
     Codec,
+    Figures,
     FrameBuffer,
     Load,
     ProtocolError,
@@ -29,6 +30,16 @@ st.register_type_strategy(
 st.register_type_strategy(int, st.integers(-(2**63), 2**64 - 1))
 # Not a number travels well, and is then unequal to itself.
 st.register_type_strategy(float, st.floats(allow_nan=False))
+# A histogram has a count for each bound and one more.
+BOUNDS = st.lists(st.floats(0, 1e6), unique=True, max_size=5).map(lambda bounds: tuple(sorted(bounds)))
+st.register_type_strategy(
+    Durations,
+    BOUNDS.flatmap(
+        lambda bounds: st.builds(
+            Durations, st.just(bounds), st.tuples(*[st.integers(0, 2**63)] * (len(bounds) + 1)), st.floats(0, 1e12)
+        )
+    ),
+)
 
 
 def anything_of(classes: dict[str, type]) -> st.SearchStrategy[object]:
@@ -140,3 +151,17 @@ def test_what_came_before_a_bad_length_is_still_delivered() -> None:
 def test_fields_that_a_newer_peer_adds_are_passed_over() -> None:
     body = attrs.asdict(LaneEnded("s", 1, "r", "completed")) | {"mood": "good"}
     assert FROM_WORKER_CODEC.decode(msgspec.msgpack.encode(("lane_ended", body))) == LaneEnded("s", 1, "r", "completed")
+
+
+@pytest.mark.parametrize(
+    "histogram",
+    [Durations((1.0,), (1, 2)), Durations((1.0, 2.0), (1, 2, 3))],
+)
+@pytest.mark.parametrize("wrong", [{"counts": (1,)}, {"counts": (1, -1, 1)}, {"bounds_ms": (2.0, 1.0)}])
+def test_a_histogram_that_is_none_does_not_come_in(histogram: Durations, wrong: dict[str, object]) -> None:
+    """The page of metrics would break on it, long after."""
+    frame = FROM_WORKER_CODEC.encode(Figures(ModelStatistics(unit=histogram)))
+    body = msgspec.msgpack.decode(frame[4:])
+    body[1]["model"]["unit"] |= wrong
+    with pytest.raises(ProtocolError, match="bad_body: figures"):
+        FROM_WORKER_CODEC.decode(msgspec.msgpack.encode(body))

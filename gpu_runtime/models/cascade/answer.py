@@ -15,6 +15,7 @@ import attrs
 
 from core.ports.runtime import LaneEnded, LaneFailed, Produced
 from gpu_runtime.models.cascade.clauses import ClauseSplitter
+from gpu_runtime.models.cascade.meter import Meter
 from gpu_runtime.models.cascade.parts import (
     SPEAKING_RATE,
     Cancel,
@@ -50,6 +51,7 @@ class Workshop:
     speaking: Stage
     settings: Settings
     emit: Emit
+    meter: Meter
 
 
 @attrs.frozen
@@ -96,6 +98,8 @@ class Answer:
         self._pieces: deque[_Piece] = deque()
         self._held: list[tuple[Unit, tuple[tuple[str, int], ...]]] = []
         self._units = 0
+        self._asked_ns = 0
+        """By the meter's clock."""
         self._first_token_ns = 0
         self._usage: Usage | None = None
         self._speaking = False
@@ -112,6 +116,7 @@ class Answer:
 
     def start(self, urgency: Urgency) -> None:
         """Begin to think."""
+        self._asked_ns = self._shop.meter.clock_ns()
         try:
             self._shop.thinking.submit(self._session, self._think, self.cancel, urgency)
         except StageFull:
@@ -136,12 +141,14 @@ class Answer:
 
     def _think(self) -> None:
         limit = self.order.max_tokens
+        self._shop.meter.began(self._asked_ns)
         try:
             usage = self._generate(min(limit or self._shop.settings.max_tokens, TOKENS_MAX))
         except PartFailed as failure:
             with self._lock:
                 self._fail(failure.code, str(failure))
             return
+        self._shop.meter.thought(self._asked_ns, usage)
         with self._lock:
             for piece in self._splitter.finish(drop_unfinished=usage.truncated and limit is None):
                 self._queue(piece)
@@ -162,6 +169,7 @@ class Answer:
                 self.cancel.cancel()
             if self.cancel.raised:
                 raise Cancelled
+            self._shop.meter.text(self._asked_ns, first=not self._first_token_ns)
             self._first_token_ns = self._first_token_ns or time.time_ns()
             for piece in self._splitter.push(text):
                 self._queue(piece)
@@ -266,5 +274,6 @@ class Answer:
             return
         self.cancel.cancel()
         self.finished = True
+        self._shop.meter.failed()
         if self.lane is not None:
             self._shop.emit(LaneFailed(self._session, self.lane.epoch, self.lane.response_id, code, message))

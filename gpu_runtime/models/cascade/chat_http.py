@@ -78,6 +78,9 @@ class HttpChatModel:
     def warm(self, messages: Sequence[ChatMessage], cancel: Cancel) -> None:
         """Nothing: the endpoint caches as it sees fit, and a request only to warm it would cost its owner."""
 
+    def statistics(self) -> None:
+        """See LanguageModel: the endpoint has its own."""
+
     def close(self) -> None:
         """Nothing is kept open."""
 

@@ -62,6 +62,9 @@ class LlamaModel:
         """See LanguageModel."""
         _Call(lambda _text: None, cancel).run(self._server, messages, 0)
 
+    def statistics(self) -> None:
+        """See LanguageModel: its slots are its own affair."""
+
     def close(self) -> None:
         """See LanguageModel."""
         del self._server

@@ -17,6 +17,7 @@ from core.ports.runtime import (
     CommitTurn,
     ConfigureSession,
     Feed,
+    ModelStatistics,
     OpenLane,
     OpenSession,
     PauseLane,
@@ -31,6 +32,7 @@ from gpu_runtime.models.cascade.hearing import Hearing
 from gpu_runtime.models.cascade.kokoro import load_kokoro
 from gpu_runtime.models.cascade.lanes import SessionLanes
 from gpu_runtime.models.cascade.llama import load_llama
+from gpu_runtime.models.cascade.meter import Meter
 from gpu_runtime.models.cascade.parts import (
     SPEAKING_RATE,
     Cancel,
@@ -83,7 +85,7 @@ class Cascade:
         self._speaking = Stage("voice", 1)
         self._hearing = Hearing()
         self._sessions: dict[str, _Session] = {}
-        self._shop = Workshop(parts.model, parts.voice, self._thinking, self._speaking, settings, emit)
+        self._shop = Workshop(parts.model, parts.voice, self._thinking, self._speaking, settings, emit, Meter())
         self._ear_parts = EarParts(
             parts.make_detector, parts.recogniser, self._reading, settings, emit, self._hearing.wake
         )
@@ -134,6 +136,12 @@ class Cascade:
                 session.lanes.resume(message)
             case CloseSession():
                 self._close(message.session)
+
+    def statistics(self) -> ModelStatistics:
+        """See Model. What the language model says of its lanes, and what any of them has."""
+        return self._shop.meter.statistics(
+            self._parts.model.statistics(), self._thinking.statistics(), len(self._sessions)
+        )
 
     def close(self) -> None:
         """See Model."""

@@ -15,6 +15,8 @@ import attrs
 import numpy as np
 import numpy.typing as npt
 
+from core.ports.runtime import ModelStatistics
+
 Samples = npt.NDArray[np.float32]
 """Mono audio, full scale at -1..1."""
 
@@ -151,6 +153,9 @@ class LanguageModel(Protocol):
 
     def warm(self, messages: Sequence[ChatMessage], cancel: Cancel) -> None:
         """Prepare for prompts that begin with ``messages``. May do nothing. Raises Cancelled, PartFailed."""
+
+    def statistics(self) -> ModelStatistics | None:
+        """Of its lanes, at once. None: it has none to tell of."""
 
     def close(self) -> None:
         """Free everything."""

@@ -24,6 +24,7 @@ from core.ports.runtime import (
     Heard,
     LaneEnded,
     LaneFailed,
+    ModelStatistics,
     OpenLane,
     OpenSession,
     PauseLane,
@@ -82,6 +83,8 @@ class ScriptedMachine:
         self._sessions: dict[str, _Session] = {}
         self._timers: list[tuple[int, int, _Action]] = []
         self._timers_made = 0
+        self._units_said = 0
+        self._answers_failed = 0
         self._capabilities = Capabilities(
             model="scripted",
             unit_ms=settings.unit_ms,
@@ -94,6 +97,18 @@ class ScriptedMachine:
     def capabilities(self) -> Capabilities:
         """From the settings."""
         return self._capabilities
+
+    def statistics(self) -> ModelStatistics:
+        """Answers stand for the units that run or wait, since nothing here takes time but by the script."""
+        lanes = [session.lane for session in self._sessions.values() if session.lane is not None]
+        answering = sum(1 for lane in lanes if lane.answers)
+        return ModelStatistics(
+            lanes_open=len(lanes),
+            units_waiting=sum(len(lane.answers) for lane in lanes) - answering,
+            units_running=answering,
+            units_done=self._units_said,
+            lanes_failed=self._answers_failed,
+        )
 
     def due_ns(self) -> int | None:
         """The next instant at which there may be something to say."""
@@ -221,10 +236,12 @@ class ScriptedMachine:
             lane.due_ns = None
             return (fault,)
         if fault is not None:
+            self._answers_failed += 1
             self._finish(session, lane, now_ns)
             return (fault,)
         said, lane.chars = unit(session.name, answer, lane.unit, lane.chars, now_ns + self._wall_ns, self._settings)
         lane.unit += 1
+        self._units_said += 1
         if lane.unit < answer.units:
             self._next_unit_at(session, lane, due_ns + int(self._settings.unit_ms * self._settings.rtf * MS))
             return (said,)

@@ -95,6 +95,9 @@ class ScriptedModel:
         self.warming.set()
         self._wait(self.warm_gate, cancel)
 
+    def statistics(self) -> None:
+        pass
+
     def close(self) -> None:
         pass
 
