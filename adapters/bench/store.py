@@ -36,6 +36,10 @@ class NoRuntime:
 
     capabilities: rt.Capabilities | None = None
 
+    def capabilities_of(self, session: str) -> rt.Capabilities | None:
+        """None."""
+        return None
+
     def subscribe(self, session: str, sink: rt.RuntimeSink) -> None:
         """Nothing comes."""
 

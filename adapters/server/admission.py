@@ -20,6 +20,8 @@ from core.actors.session import Session
 from core.actors.supervisor import Draining, SessionsFull, Supervisor
 
 TELL_EVERY_S = 3.0
+LOOK_EVERY_S = 1.0
+"""Room also comes with a worker that is up again, of which nobody tells the line."""
 MINUTE_S = 60.0
 USUAL_SESSION_S = 120.0
 """How long a session is taken to last, before there is experience with it."""
@@ -148,7 +150,8 @@ class Admission:
             if next(iter(self._line)) is not ticket:
                 await self._line_moved.wait()  # only the first waits for room, and makes way when the drain begins
             elif not self._supervisor.has_room:
-                await self._supervisor.moved()
+                with trio.move_on_after(LOOK_EVERY_S):
+                    await self._supervisor.moved()
             else:
                 self._leave_line(ticket)
                 try:

@@ -213,8 +213,8 @@ class Session:
                 await self._door.settle()
                 nursery.cancel_scope.cancel()
         finally:
-            runtime.unsubscribe(self.session_id, self.take_message)
             self._end()
+            runtime.unsubscribe(self.session_id, self.take_message)
             self._nursery = None
             self._drop_attachments()
 
@@ -360,7 +360,7 @@ class Session:
                 self.stop(RESUME_ELSEWHERE, "overloaded")
 
     def _gain_runtime(self) -> None:
-        capabilities = self._ports.runtime.capabilities
+        capabilities = self._ports.runtime.capabilities_of(self.session_id)
         if capabilities is not None and not self.state.runtime_up and not self._ended:
             self.step(c.GainRuntime(capabilities.lane_tokens_max))
 

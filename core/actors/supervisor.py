@@ -119,7 +119,7 @@ class Supervisor:
         self._opened = self._resumed = self._failed = 0
         self._moved = trio.Event()
         self._housekeeper = Housekeeper(ports.store, server_id, self._sessions, self._read_state, self._bury)
-        self.sessions_max = sessions_max
+        self._sessions_max = sessions_max
         self.draining = False
 
     async def moved(self) -> None:
@@ -134,6 +134,12 @@ class Supervisor:
     def sessions(self) -> Mapping[str, Session]:
         """The live sessions of this server, by id."""
         return self._sessions
+
+    @property
+    def sessions_max(self) -> int:
+        """So many may live here now: the operator's limit, or what the workers that are up can hold."""
+        capabilities = self._ports.runtime.capabilities
+        return self._sessions_max if capabilities is None else min(self._sessions_max, capabilities.sessions_max)
 
     @property
     def has_room(self) -> bool:

@@ -190,14 +190,14 @@ class LaneFailed:
 
 @attrs.frozen
 class RuntimeLost:
-    """The worker is gone, with every ear and lane in it."""
+    """The session's worker is gone, with its ear and its lanes. Sessions on other workers hear nothing of it."""
 
     reason: str
 
 
 @attrs.frozen
 class RuntimeReady:
-    """A worker is up; nothing of earlier sessions is in it."""
+    """The session, which had no worker, has one now: another one, or the same started again. Nothing of it is in there."""
 
     capabilities: Capabilities
 
@@ -207,7 +207,8 @@ FromRuntime = (
 )
 
 RuntimeSink = Callable[[FromRuntime], None]
-"""Called in the event loop, must not block. RuntimeLost and RuntimeReady go to every sink."""
+"""Called in the event loop, must not block. RuntimeLost and RuntimeReady name no session: they are about the sink's own,
+and come in turns."""
 
 TO_RUNTIME: dict[str, type] = {
     "open_session": OpenSession,
@@ -293,31 +294,45 @@ class ModelStatistics:
 
 @attrs.frozen
 class RuntimeStatistics:
-    """What the host knows of its worker. ``model``: its model's own figures, about a second old; None: none came yet."""
+    """What the host knows of its workers, all of them together. ``model``: their models' own figures, about a second old; None:
+    none came yet."""
 
     up: bool
+    """At least one is."""
     restarts: int
     sessions: int
     queue_items: int
     queue_bytes: int
     model: ModelStatistics | None = None
+    workers: int = 1
+    workers_up: int = 0
+    sessions_waiting: int = 0
+    """Of the sessions: those that no worker has room for now."""
 
 
 class Runtime(Protocol):
-    """Hosts lanes for many sessions. No call waits."""
+    """Hosts lanes for many sessions, on one worker or several. No call waits.
+
+    A session is on one worker from ``subscribe`` to ``unsubscribe``, or to that worker's end. While it is on none (none is
+    up, or none has room) what it sends is dropped, and RuntimeReady tells it when it has one.
+    """
 
     @property
     def capabilities(self) -> Capabilities | None:
-        """None while no worker is up."""
+        """Of the workers that are up; ``sessions_max`` is their sum. None while none is up."""
+
+    def capabilities_of(self, session: str) -> Capabilities | None:
+        """Of the worker that ``session`` is on; None: it is on none."""
 
     def subscribe(self, session: str, sink: RuntimeSink) -> None:
-        """Messages about ``session`` go to ``sink`` until ``unsubscribe``. One sink a session; the newest wins."""
+        """Messages about ``session`` go to ``sink`` until ``unsubscribe``. One sink a session; the newest wins. The session
+        gets a worker at once if one has room, which ``capabilities_of`` tells."""
 
     def unsubscribe(self, session: str, sink: RuntimeSink) -> None:
-        """Forget ``sink`` if it is still the session's."""
+        """Forget ``sink`` if it is still the session's, and give up its place; CloseSession is sent before."""
 
     def send(self, message: ToRuntime) -> None:
-        """Queue a message for the worker, in order. Dropped while no worker is up. Raises RuntimeBusy."""
+        """Queue a message for the session's worker, in order. Dropped while it is on none. Raises RuntimeBusy."""
 
     def statistics(self) -> RuntimeStatistics:
         """Now."""

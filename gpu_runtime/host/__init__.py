@@ -1,6 +1,7 @@
-"""The server's side of a runtime: a worker process behind the runtime port, or a machine inside the server's own task.
+"""The server's side of a runtime: workers behind the runtime port, or a machine inside the server's own task.
 
-``open_worker`` is for servers; ``open_inline`` hosts a step machine under the caller's clock, for simulations.
+``open_worker`` is for servers of one machine, ``gpu_runtime.cluster`` for those of several;
+``open_inline`` hosts a step machine under the caller's clock, for simulations.
 """
 
 from gpu_runtime.host.inline import InlineRuntime, open_inline

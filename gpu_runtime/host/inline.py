@@ -74,6 +74,10 @@ class InlineRuntime:
         """None between a death and the next machine."""
         return self._machine.capabilities if self._machine is not None else None
 
+    def capabilities_of(self, session: str) -> Capabilities | None:
+        """See core.ports.runtime.Runtime: one machine holds all."""
+        return self.capabilities if session in self._routes else None
+
     def subscribe(self, session: str, sink: RuntimeSink) -> None:
         """See core.ports.runtime.Runtime."""
         self._routes.subscribe(session, sink)
@@ -102,6 +106,7 @@ class InlineRuntime:
             queue_items=len(self._inbox),
             queue_bytes=self._inbox_bytes,
             model=self._machine.statistics() if self._machine is not None else None,
+            workers_up=int(self._machine is not None),
         )
 
     async def wait_ready(self) -> None:

@@ -8,9 +8,9 @@ import attrs
 import trio
 
 from core.ports.runtime import FromRuntime, ModelStatistics, RuntimeReady
+from gpu_runtime.host.link import Link
 from gpu_runtime.host.options import WorkerOptions
 from gpu_runtime.host.outbound import Outbound
-from gpu_runtime.host.process import WorkerProcess
 from gpu_runtime.plugin import Progress
 from gpu_runtime.protocol import (
     FROM_WORKER_CODEC,
@@ -49,13 +49,13 @@ class Life:
 
     def __init__(
         self,
-        process: WorkerProcess,
+        link: Link,
         outbound: Outbound,
         options: WorkerOptions,
         on_message: Callable[[FromRuntime], None],
         on_progress: Progress,
     ) -> None:
-        self._process = process
+        self._link = link
         self._outbound = outbound
         self._options = options
         self._on_message = on_message
@@ -74,17 +74,17 @@ class Life:
     @property
     def pid(self) -> int:
         """The worker's."""
-        return self._process.pid
+        return self._link.pid
 
     def kill(self) -> None:
         """As from outside: the life ends when the death is noticed."""
-        self._process.kill()
+        self._link.kill()
 
     async def let_go(self) -> None:
         """Tell the worker that nothing more will come; it ends by itself."""
         try:
             async with self._write_lock:
-                await self._process.stream.send_eof()
+                await self._link.stream.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
 
@@ -93,14 +93,14 @@ class Life:
         try:
             with self._scope:
                 async with trio.open_nursery() as nursery:
-                    nursery.start_soon(self._process.log_output)
+                    nursery.start_soon(self._link.log_output)
                     nursery.start_soon(self._read)
                     nursery.start_soon(self._watch_exit)
                     nursery.start_soon(self._load, settings)
         finally:
-            await self._process.close()
+            await self._link.close()
         ready_s = trio.current_time() - self._ready_at if self._ready.is_set() else 0.0
-        return Ending(self._reason or "gone", self._unavailable, ready_s, self._process.last_words)
+        return Ending(self._reason or "gone", self._unavailable, ready_s, self._link.last_words)
 
     def _end(self, reason: str) -> None:
         """The first reason counts."""
@@ -124,7 +124,7 @@ class Life:
         """Write; a broken socket is the reader's business, who knows more."""
         try:
             async with self._write_lock:
-                await self._process.stream.send_all(data)
+                await self._link.stream.send_all(data)
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             await trio.sleep_forever()
 
@@ -145,7 +145,7 @@ class Life:
         self._end(f"stalled: no sign of life for {self._options.stall_timeout_s:g} s")
 
     async def _watch_exit(self) -> None:
-        how = await self._process.wait()
+        how = await self._link.wait()
         with trio.move_on_after(_DRAIN_S):
             await self._eof.wait()
         self._end(how)
@@ -167,7 +167,7 @@ class Life:
 
     async def _receive(self) -> bytes:
         try:
-            return bytes(await self._process.stream.receive_some(READ_BYTES))
+            return bytes(await self._link.stream.receive_some(READ_BYTES))
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             return b""
 

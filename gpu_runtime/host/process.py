@@ -13,6 +13,9 @@ from collections import deque
 
 import trio
 
+from gpu_runtime.host.link import NoWorker, Starter
+from gpu_runtime.plugin import Progress
+
 log = logging.getLogger("gpu_runtime.worker")
 
 LINE_CHARS_MAX = 1_000
@@ -113,6 +116,18 @@ class WorkerProcess:
         text = line[:LINE_CHARS_MAX].decode("utf-8", "replace").rstrip()
         self._last_lines.append(text)
         log.debug("worker %d: %s", self.pid, text)  # a library may print what was said
+
+
+def process_starter(model: str) -> Starter:
+    """Starts workers for ``model`` on this machine."""
+
+    async def start(_progress: Progress) -> WorkerProcess:
+        try:
+            return WorkerProcess.start(model)
+        except OSError as error:
+            raise NoWorker(f"no process could be started: {error.strerror}") from error
+
+    return start
 
 
 def worker_command(model: str, fd: int) -> list[str]:

@@ -14,6 +14,9 @@ class Routes:
     def __len__(self) -> int:
         return len(self._sinks)
 
+    def __contains__(self, session: str) -> bool:
+        return session in self._sinks
+
     def subscribe(self, session: str, sink: RuntimeSink) -> None:
         """See core.ports.runtime.Runtime."""
         self._sinks[session] = sink
@@ -31,6 +34,10 @@ class Routes:
                 if self._sinks.get(session) == sink:
                     sink(message)
             return
-        sink_or_none = self._sinks.get(message.session)
-        if sink_or_none is not None:
-            sink_or_none(message)
+        self.tell(message.session, message)
+
+    def tell(self, session: str, message: FromRuntime) -> None:
+        """To one session, also what names none."""
+        sink = self._sinks.get(session)
+        if sink is not None:
+            sink(message)

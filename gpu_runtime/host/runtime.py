@@ -1,27 +1,37 @@
-"""The runtime port over a worker process that may die at any time, and is then started again."""
+"""The runtime port over workers that may die at any time, and are then started again.
+
+Each session is on one worker, and hears of that one's end and of no other's. The workers are processes of this machine,
+or anything else that can be had as a ``Link``.
+"""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
+import attrs
 import trio
 
 from core.ports.runtime import (
     Capabilities,
+    CloseSession,
     FromRuntime,
+    OpenSession,
     RuntimeLost,
     RuntimeReady,
     RuntimeSink,
     RuntimeStatistics,
     ToRuntime,
 )
-from gpu_runtime.host.life import Ending, Life
+from gpu_runtime.host.figures import together
+from gpu_runtime.host.keeper import Keeper
+from gpu_runtime.host.link import Starter
 from gpu_runtime.host.options import WorkerOptions
-from gpu_runtime.host.outbound import Outbound
-from gpu_runtime.host.process import WorkerProcess
+from gpu_runtime.host.placement import Placement
+from gpu_runtime.host.process import process_starter
 from gpu_runtime.host.routes import Routes
 from gpu_runtime.plugin import ModelUnavailable, Progress
 
@@ -38,155 +48,217 @@ async def open_worker(
     settings: Mapping[str, Any] | None = None,
     on_progress: Progress = _no_progress,
     options: WorkerOptions | None = None,
+    workers: int = 1,
 ) -> AsyncGenerator[WorkerRuntime, None]:
-    """Start a worker with the plugin called ``model``, wait until it is ready, keep one alive until the block ends.
+    """``open_workers`` over so many processes of this machine."""
+    starters = [process_starter(model)] * workers
+    async with open_workers(model, starters, settings, on_progress, options) as runtime:
+        yield runtime
 
-    Raises ModelUnavailable when the first worker does not come up: with the model's own words, or with how it died. A
+
+@asynccontextmanager
+async def open_workers(
+    model: str,
+    starters: Sequence[Starter],
+    settings: Mapping[str, Any] | None = None,
+    on_progress: Progress = _no_progress,
+    options: WorkerOptions | None = None,
+) -> AsyncGenerator[WorkerRuntime, None]:
+    """Start a worker by each of ``starters``, wait until the first is ready, keep them alive until the block ends.
+
+    Raises ModelUnavailable when none comes up: with the first failure in the model's own words, or with how it died. A
     worker that dies later is started again for ever, since sessions wait for it. An exception from the block comes
     out in an ExceptionGroup, as from any nursery.
     """
-    runtime = WorkerRuntime(model, dict(settings or {}), on_progress, options or WorkerOptions())
+    runtime = WorkerRuntime(model, starters, on_progress, options or WorkerOptions())
     failure: str | None = None
     async with trio.open_nursery() as nursery:
-        failure = await nursery.start(runtime._supervise)
+        failure = await nursery.start(runtime._run, dict(settings or {}))
         if failure is None:
             try:
                 yield runtime
             finally:
                 await runtime._close()
-                nursery.cancel_scope.cancel()
+        nursery.cancel_scope.cancel()
     if failure is not None:
         raise ModelUnavailable(failure)
 
 
 class WorkerRuntime:
-    """core.ports.runtime.Runtime on trio. Made by ``open_worker``."""
+    """core.ports.runtime.Runtime on trio. Made by ``open_workers``."""
 
-    def __init__(self, model: str, settings: dict[str, Any], on_progress: Progress, options: WorkerOptions) -> None:
-        self._model = model
-        self._settings = settings
-        self._on_progress = on_progress
+    def __init__(self, model: str, starters: Sequence[Starter], on_progress: Progress, options: WorkerOptions) -> None:
         self._options = options
         self._routes = Routes()
-        self._outbound = Outbound(options)
-        self._capabilities: Capabilities | None = None
+        self._placement = Placement(len(starters))
+        self._open: set[str] = set()
+        """Sessions that their worker knows: they keep their place until they are closed, whether or not somebody listens."""
+        progress = _Together(on_progress, len(starters))
+        self._keepers = [
+            Keeper(model, start, options, partial(self._hear, number), partial(progress.show, number))
+            for number, start in enumerate(starters)
+        ]
         self._ready = trio.Event()
-        self._life: Life | None = None
-        self._restarts = 0
-        self._closing = False
-        self._ended = trio.Event()
+        self._opened = False
 
     @property
     def capabilities(self) -> Capabilities | None:
-        """None while no worker is up."""
-        return self._capabilities
+        """Of all workers that are up, together; None while none is."""
+        up = [keeper.capabilities for keeper in self._keepers if keeper.capabilities is not None]
+        return attrs.evolve(up[0], sessions_max=sum(one.sessions_max for one in up)) if up else None
+
+    def capabilities_of(self, session: str) -> Capabilities | None:
+        """See core.ports.runtime.Runtime."""
+        worker = self._placement.worker_of(session)
+        return None if worker is None else self._keepers[worker].capabilities
 
     @property
     def pid(self) -> int | None:
-        """The worker's process id; None between two workers."""
-        return self._life.pid if self._life is not None else None
+        """The first worker's process id; None between two workers."""
+        return self._keepers[0].pid
+
+    @property
+    def pids(self) -> tuple[int | None, ...]:
+        """Each worker's."""
+        return tuple(keeper.pid for keeper in self._keepers)
 
     def subscribe(self, session: str, sink: RuntimeSink) -> None:
         """See core.ports.runtime.Runtime."""
         self._routes.subscribe(session, sink)
+        self._placement.add(session)
 
     def unsubscribe(self, session: str, sink: RuntimeSink) -> None:
         """See core.ports.runtime.Runtime."""
         self._routes.unsubscribe(session, sink)
+        self._let_go(session)
 
     def send(self, message: ToRuntime) -> None:
         """See core.ports.runtime.Runtime."""
-        if self._capabilities is not None:
-            self._outbound.put(message)
+        worker = self._placement.worker_of(message.session)
+        if worker is None:
+            return
+        self._keepers[worker].outbound.put(message)
+        match message:
+            case OpenSession():
+                self._open.add(message.session)
+            case CloseSession():
+                self._open.discard(message.session)
+                self._let_go(message.session)
+
+    def worker_of(self, session: str) -> int | None:
+        """The number of the worker on which the session is; None: it has none now."""
+        return self._placement.worker_of(session)
 
     def statistics(self) -> RuntimeStatistics:
         """Now."""
+        up = sum(keeper.capabilities is not None for keeper in self._keepers)
         return RuntimeStatistics(
-            up=self._capabilities is not None,
-            restarts=self._restarts,
+            up=up > 0,
+            restarts=sum(keeper.restarts for keeper in self._keepers),
             sessions=len(self._routes),
-            queue_items=self._outbound.queued_items,
-            queue_bytes=self._outbound.queued_bytes,
-            model=self._life.figures if self._life is not None else None,
+            queue_items=sum(keeper.outbound.queued_items for keeper in self._keepers),
+            queue_bytes=sum(keeper.outbound.queued_bytes for keeper in self._keepers),
+            workers=len(self._keepers),
+            workers_up=up,
+            sessions_waiting=self._placement.waiting,
+            model=together(keeper.figures for keeper in self._keepers if keeper.figures is not None),
         )
 
-    async def wait_ready(self) -> None:
-        """Return at once when a worker is up, else as soon as the next one is."""
-        while self._capabilities is None:
+    async def wait_ready(self, workers: int = 1) -> None:
+        """Return at once when so many workers are up, else as soon as they are."""
+        while sum(keeper.capabilities is not None for keeper in self._keepers) < workers:
             await self._ready.wait()
 
-    def kill_worker(self) -> None:
-        """SIGKILL the worker, as the kernel might; another one is started."""
-        if self._life is not None:
-            self._life.kill()
+    def kill_worker(self, worker: int = 0) -> None:
+        """SIGKILL a worker, as the kernel might; another one is started."""
+        self._keepers[worker].kill()
 
-    # --- one life after another ------------------------------------------------------------------------------------
+    # --- the workers -----------------------------------------------------------------------------------------------
 
-    async def _supervise(self, task_status: trio.TaskStatus[str | None]) -> None:
-        """Report once: None when the first worker is ready, or why it did not come up (and then return)."""
-        deaths = 0
-        reported = False
+    async def _run(self, settings: dict[str, Any], task_status: trio.TaskStatus[str | None]) -> None:
+        """Report once: None when the first worker is ready, or why none came up."""
+        failures: dict[int, str] = {}
+        failed = trio.Event()
 
-        def on_message(message: FromRuntime) -> None:
-            nonlocal reported
-            if isinstance(message, RuntimeReady):
-                self._come_up(message)
-                if not reported:
-                    reported = True
-                    task_status.started(None)
-            self._routes.deliver(message)
+        def on_failure(number: int, text: str) -> None:
+            """Said once: to whoever asked for the model if none comes up, else in the log."""
+            if number in failures or self._opened:
+                log.warning("%s", text)
+            failures.setdefault(number, text)
+            if len(failures) == len(self._keepers):
+                failed.set()
 
-        while True:
-            ending = await self._live(on_message)
-            self._go_down(ending)
-            if not reported:  # said once, by whoever asked for the model
-                task_status.started(ending.unavailable or self._why_not_up(ending))
-            elif not self._closing:
-                log.warning("worker for %s is gone: %s", self._model, ending.unavailable or ending.reason)
-            if not reported or self._closing:
-                break
-            deaths = 0 if ending.ready_s >= self._options.healthy_after_s else deaths
-            delays_s = self._options.restart_delays_s
-            await trio.sleep(delays_s[min(deaths, len(delays_s) - 1)])
-            deaths += 1
-            self._restarts += 1
-        self._ended.set()
+        async def report() -> None:
+            async with trio.open_nursery() as waiting:
+                waiting.start_soon(_then_cancel, self.wait_ready, waiting.cancel_scope)
+                waiting.start_soon(_then_cancel, failed.wait, waiting.cancel_scope)
+            self._opened = self.capabilities is not None
+            for text in failures.values() if self._opened else ():
+                log.warning("%s", text)
+            task_status.started(None if self._opened else next(iter(failures.values())))
 
-    async def _live(self, on_message: RuntimeSink) -> Ending:
-        try:
-            process = WorkerProcess.start(self._model)
-        except OSError as error:
-            return Ending(f"no process could be started: {error.strerror}")
-        self._life = Life(process, self._outbound, self._options, on_message, self._on_progress)
-        try:
-            return await self._life.run(self._settings)
-        finally:
-            self._life = None
-
-    def _why_not_up(self, ending: Ending) -> str:
-        words = f"; the last it said: {ending.last_words}" if ending.last_words else ""
-        return f"the worker for {self._model!r} did not come up: {ending.reason}{words}"
-
-    def _come_up(self, message: RuntimeReady) -> None:
-        self._capabilities = message.capabilities
-        self._ready.set()
-
-    def _go_down(self, ending: Ending) -> None:
-        """What was queued was meant for the dead. Sinks are told only if they had a worker to lose,
-        and not when it is we who let it go."""
-        was_up = self._capabilities is not None
-        self._capabilities = None
-        if was_up:
-            self._ready = trio.Event()
-        self._outbound.clear()
-        if was_up and not self._closing:
-            self._routes.deliver(RuntimeLost(ending.reason))
+        async with trio.open_nursery() as nursery:
+            for number, keeper in enumerate(self._keepers):
+                nursery.start_soon(keeper.run, settings, partial(on_failure, number))
+            nursery.start_soon(report)
 
     async def _close(self) -> None:
-        """Let the worker go, and give it the time that the options say. What is left is killed by the caller's cancel."""
-        self._closing = True
-        if self._life is None:
-            return
+        """Let the workers go, and give them the time that the options say. What is left is killed by the caller's
+        cancel."""
         with trio.move_on_after(self._options.shutdown_timeout_s, shield=True):
-            await self._life.let_go()
-            await self._ended.wait()
+            async with trio.open_nursery() as nursery:
+                for keeper in self._keepers:
+                    nursery.start_soon(keeper.close)
+
+    def _hear(self, worker: int, message: FromRuntime) -> None:
+        match message:
+            case RuntimeReady():
+                self._placement.gain(worker, message.capabilities.sessions_max)
+                self._ready.set()
+                self._ready = trio.Event()
+                self._settle()
+            case RuntimeLost():
+                self._lose(worker, message)
+            case _:  # a worker that the session is not on any more has nothing to say to it
+                if self._placement.worker_of(message.session) == worker:
+                    self._routes.deliver(message)
+
+    def _lose(self, worker: int, message: RuntimeLost) -> None:
+        """Each hears of its loss before it may hear of a new place."""
+        lost = self._placement.lose(worker)
+        self._open.difference_update(lost)
+        for session in lost:
+            self._routes.tell(session, message)
+        self._placement.wait([session for session in lost if session in self._routes])
+        self._settle()
+
+    def _let_go(self, session: str) -> None:
+        """Give its place to others, if nobody listens for it and its worker knows nothing of it."""
+        if session not in self._routes and session not in self._open:
+            self._placement.remove(session)
+            self._settle()
+
+    def _settle(self) -> None:
+        """Give those who wait the room that there is."""
+        for session, worker in self._placement.place_waiting():
+            capabilities = self._keepers[worker].capabilities
+            assert capabilities is not None
+            self._routes.tell(session, RuntimeReady(capabilities))
+
+
+async def _then_cancel(wait: Callable[[], Any], scope: trio.CancelScope) -> None:
+    await wait()
+    scope.cancel()
+
+
+class _Together:
+    """The progress of several workers as one."""
+
+    def __init__(self, show: Progress, workers: int) -> None:
+        self._show = show
+        self._fractions = [0.0] * workers
+
+    def show(self, worker: int, stage: str, fraction: float) -> None:
+        """``worker`` has come so far."""
+        self._fractions[worker] = fraction
+        self._show(stage, sum(self._fractions) / len(self._fractions))

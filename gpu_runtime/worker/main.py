@@ -41,9 +41,13 @@ _PR_SET_PDEATHSIG = 1
 
 
 def serve(model_name: str, fd: int) -> int:
-    """Host the model called ``model_name`` on the socket ``fd``. The exit status: 0 when the host let go."""
+    """Be a worker's process: host the model called ``model_name`` on the socket ``fd``. The exit status."""
     _prepare_process()
-    connection = socket.socket(fileno=fd)
+    return host_model(model_name, socket.socket(fileno=fd))
+
+
+def host_model(model_name: str, connection: socket.socket) -> int:
+    """A worker's whole life, in the process of whoever calls. The exit status: 0 when the host let go."""
     connection.set_inheritable(False)  # a model's own children must not keep the host from seeing our end
     writer = Writer(connection)
     inbound = _Inbound(connection)
@@ -97,17 +101,22 @@ class _Inbound:
             self._payloads = self._frames.feed(data)
 
 
+def fail_loudly() -> None:
+    """Whatever goes wrong in a thread of this process ends it, and says why."""
+    faulthandler.enable()
+    sys.excepthook = _died
+    threading.excepthook = lambda died: _died(died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
+
+
 def _prepare_process() -> None:
     """Die with the host and no sooner, and let nothing that goes wrong go unseen.
 
     A service manager sends SIGTERM to all processes of a service at once, but the host needs us while it drains. A
     handler that does nothing, and not SIG_IGN, because a model's own children would inherit that.
     """
-    faulthandler.enable()
+    fail_loudly()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    sys.excepthook = _died
-    threading.excepthook = lambda died: _died(died.exc_type, died.exc_value or died.exc_type(), died.exc_traceback)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 

@@ -319,6 +319,7 @@ async def test_many_floods_together_are_bounded_too() -> None:
         for number in range(20):
             flood(Caller(runtime, f"s{number}"), bytes(50_000))
         assert runtime.statistics().queue_items == 100
+        Caller(runtime, "late")
         for _ in range(5):
             runtime.send(OpenSession("late", AudioFormat(), None))
         with pytest.raises(RuntimeBusy, match="105 messages of"):
@@ -327,6 +328,7 @@ async def test_many_floods_together_are_bounded_too() -> None:
 
 async def test_a_single_message_larger_than_a_share_is_refused() -> None:
     async with open_worker("scripted") as runtime:
+        Caller(runtime)
         with pytest.raises(RuntimeBusy):
             runtime.send(Feed("s", 1, 0, 20, bytes(5 * 1024 * 1024)))
         assert runtime.statistics().queue_items == 0
