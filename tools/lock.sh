@@ -14,6 +14,7 @@ compile() {
         --no-emit-index-url --custom-compile-command "make lock" "$@"
 }
 compile "$@" requirements/base.in --output-file requirements/base.lock
+compile "$@" requirements/ray.in --output-file requirements/ray.lock
 compile "$@" requirements/dev.in --output-file requirements/dev.lock
 compile "$@" requirements/docs.in --output-file requirements/docs.lock
 compile "$@" --no-deps requirements/cascade-no-deps.in --output-file requirements/cascade-no-deps.lock
