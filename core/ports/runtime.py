@@ -294,8 +294,8 @@ class ModelStatistics:
 
 @attrs.frozen
 class RuntimeStatistics:
-    """What the host knows of its workers, all of them together. ``model``: their models' own figures, about a second old; None:
-    none came yet."""
+    """What the host knows of its workers, all of them together. ``model``: their models' own figures, about a second
+    old; None: none came yet."""
 
     up: bool
     """At least one is."""

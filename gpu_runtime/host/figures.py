@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from functools import reduce
+from typing import Any
 
 import attrs
 
@@ -15,17 +16,17 @@ def together(figures: Iterable[ModelStatistics]) -> ModelStatistics | None:
     all_of_them = list(figures)
     if not all_of_them:
         return None
-    values = {
+    values: dict[str, Any] = {
         field.name: _combined(field.name, [getattr(one, field.name) for one in all_of_them])
         for field in attrs.fields(ModelStatistics)
     }
     return ModelStatistics(**values)
 
 
-def _combined(name: str, values: Sequence[object]) -> object:
+def _combined(name: str, values: Sequence[Any]) -> Any:
     if isinstance(values[0], Durations):
-        return reduce(_added, values)  # type: ignore[arg-type]
-    total = sum(values)  # type: ignore[arg-type]
+        return reduce(_added, values)
+    total = sum(values)
     return total / len(values) if name == "kv_used" else total
 
 

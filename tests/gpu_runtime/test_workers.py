@@ -7,8 +7,17 @@ import os
 import pytest
 import trio
 
-from core.ports.runtime import FromRuntime, Produced, RuntimeLost, RuntimeReady
+from core.ports.runtime import (
+    CloseSession,
+    Durations,
+    FromRuntime,
+    ModelStatistics,
+    Produced,
+    RuntimeLost,
+    RuntimeReady,
+)
 from gpu_runtime.host import ModelUnavailable, WorkerOptions, WorkerRuntime, open_worker
+from gpu_runtime.host.figures import together
 from gpu_runtime.models.scripted import Identity, identify
 from tests.gpu_runtime.stories import Caller
 
@@ -104,6 +113,49 @@ async def test_a_sink_that_leaves_while_it_is_told_of_the_loss_disturbs_nobody()
         await stayer.wait_for(RuntimeReady)
         assert [type(message) for message in stayer.got] == [RuntimeLost, RuntimeReady]
         assert runtime.statistics().sessions == 1
+
+
+async def test_a_session_keeps_its_place_until_its_worker_knows_that_it_is_over() -> None:
+    """Its ear is there until then, listened to or not; back again, it must not get a second one elsewhere."""
+    async with open_worker("scripted", QUICK, workers=2) as runtime:
+        await runtime.wait_ready(2)
+        others = [Caller(runtime, f"s{number}") for number in range(3)]
+        leaver = Caller(runtime, "leaver")
+        leaver.open()
+        place = runtime.worker_of("leaver")
+        runtime.unsubscribe("leaver", leaver.hear)
+        assert runtime.worker_of("leaver") == place
+        for other in others:
+            runtime.unsubscribe(other.session, other.hear)
+        again = Caller(runtime, "leaver")
+        assert runtime.worker_of("leaver") == place == 1
+        runtime.unsubscribe("leaver", again.hear)
+        runtime.send(CloseSession("leaver"))
+        assert runtime.worker_of("leaver") is None
+
+
+async def test_their_models_figures_are_those_of_all_together() -> None:
+    async with open_worker("scripted", QUICK, workers=2, options=WorkerOptions(ping_interval_s=0.1)) as runtime:
+        await runtime.wait_ready(2)
+        callers = [Caller(runtime, f"s{number}") for number in range(2)]
+        for caller in callers:
+            caller.open()
+        with trio.fail_after(20):
+            while (figures := runtime.statistics().model) is None or figures.lanes_open < 2:
+                await trio.sleep(0.02)
+        assert figures.lanes_open == 2
+
+
+def test_figures_add_up() -> None:
+    some = Durations((1.0, 2.0), (1, 2, 3), 9.0)
+    one = ModelStatistics(lanes_open=1, kv_used=0.2, tokens_per_s=10.0, unit=some)
+    other = ModelStatistics(lanes_open=2, kv_used=0.6, tokens_per_s=5.0, unit=some, queue=some)
+    both = together([one, other])
+    assert both is not None
+    assert (both.lanes_open, both.kv_used, both.tokens_per_s) == (3, pytest.approx(0.4), 15.0)
+    assert both.unit == Durations((1.0, 2.0), (2, 4, 6), 18.0)
+    assert both.queue == some
+    assert together([]) is None
 
 
 async def test_it_opens_with_the_first_and_fails_when_all_have_failed() -> None:
