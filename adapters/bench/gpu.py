@@ -27,8 +27,8 @@ import attrs
 from adapters.bench.figures import percentile
 from adapters.bench.gpu_load import LaneDriver, Load, RawDriver, Units, run_load
 from adapters.bench.gpu_scenes import barge_in
-from gpu_runtime.engines.port import Window
-from gpu_runtime.engines.streamed import StreamedLanes
+from gpu_runtime.engines.port import EngineStatistics, Window
+from gpu_runtime.engines.streamed import SLIDE_PIECE_TOKENS, StreamedLanes
 from gpu_runtime.engines.vllm_options import VllmOptions, quiet
 from gpu_runtime.engines.vllm_random import SHAPES, write_config, write_model
 from gpu_runtime.scheduler.server import UnitServer
@@ -36,6 +36,7 @@ from gpu_runtime.scheduler.units import SchedulerOptions, UnitScheduler
 
 GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
 MIXED_SIZES = (192, 256, 384, 512, 768)
+TELL_EVERY_S = 20.0
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -46,10 +47,13 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--sessions", type=numbers, default=[1, 4])
     parser.add_argument("--seconds", type=int, default=10, help="of load for each number of sessions")
     parser.add_argument("--long", type=int, default=0, help="seconds for the last run of lanes")
+    parser.add_argument("--stop-after", type=int, default=0, help="seconds from the start after which loads end early")
     parser.add_argument("--parts", default="raw,lanes,barge-in", help="which of raw, lanes, barge-in")
     parser.add_argument("--history", type=int, default=4_000, help="tokens in a lane at the start, on average")
     parser.add_argument("--window", type=numbers, default=[5_800, 3_500], help="slide at, to (tokens)")
+    parser.add_argument("--slide-piece", type=int, default=SLIDE_PIECE_TOKENS, help="tokens of a slide in one step")
     parser.add_argument("--barge-in-history", type=int, default=8_192)
+    parser.add_argument("--barge-in-rounds", type=int, default=20)
     parser.add_argument("--lane-tokens", type=int, default=10_240)
     parser.add_argument("--step-tokens", type=int, default=2_048)
     parser.add_argument("--unit-ms", type=int, default=1_000)
@@ -73,6 +77,7 @@ class Report:
     def __init__(self, options: argparse.Namespace) -> None:
         self._path = options.out / f"bench-gpu-{options.shape}-{'-'.join(map(str, options.sessions))}.json"
         self._began_s = time.monotonic()
+        self.stop_s = self._began_s + (options.stop_after or 86_400)
         self.data: dict[str, Any] = {
             "command": " ".join(["python -m adapters.bench.gpu", *sys.argv[1:]]),
             "weights": "random",
@@ -153,54 +158,60 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
     )
     await run_load(RawDriver(requests), load, 1, 3)  # warms both up: what they share is the engine
     parts = options.parts.split(",")
+    if "barge-in" in parts:
+        rounds = await barge_in(requests, load, options.barge_in_history, options.barge_in_rounds)
+        report.add("barge-in", rounds.line(), **attrs.asdict(rounds))
     for count in options.sessions:
         if "raw" in parts:
-            units = await run_load(RawDriver(requests), load, count, options.seconds)
+            units = await run_load(RawDriver(requests), load, count, options.seconds, stop_s=report.stop_s)
             report.add(f"raw{count}", line_of(units, options.unit_ms), **attrs.asdict(units))
         if "lanes" in parts:
             for gather_ms in options.gather:
                 last = (count, gather_ms) == (options.sessions[-1], options.gather[-1])
-                long = options.long if last else 0
-                await _lanes(options, report, requests, load, count, gather_ms, long or options.seconds)
-    if "barge-in" in parts:
-        rounds = await barge_in(StreamedLanes(requests), load, options.barge_in_history)
-        report.add("barge-in", rounds.line(), **attrs.asdict(rounds))
+                await _lanes(options, report, requests, load, count, gather_ms, last)
     await requests.shutdown()
 
 
 async def _lanes(
-    options: argparse.Namespace,
-    report: Report,
-    requests: Any,
-    load: Load,
-    count: int,
-    gather_ms: int,
-    seconds: int,
+    options: argparse.Namespace, report: Report, requests: Any, load: Load, count: int, gather_ms: int, last: bool
 ) -> None:
-    window = Window(*options.window)
-    engine = StreamedLanes(requests, window)
+    engine = StreamedLanes(requests, Window(*options.window), slide_piece_tokens=options.slide_piece)
     scheduler = UnitScheduler(
         SchedulerOptions(unit_ms=options.unit_ms, sessions_max=count, running_max=options.requests, gather_ms=gather_ms)
     )
-    driver = LaneDriver(UnitServer(engine, scheduler))
-    units = await run_load(driver, load, count, seconds)
-    engine_figures, queue = engine.statistics(), scheduler.statistics()
-    report.add(
-        f"lanes{count}" + (f"g{gather_ms}" if gather_ms else ""),
-        line_of(units, options.unit_ms),
-        **attrs.asdict(units),
-        engine=attrs.asdict(engine_figures),
-        scheduler=attrs.asdict(queue),
-    )
+    server = UnitServer(engine, scheduler)
+    units = Units(count)
+    name = f"lanes{count}" + (f"g{gather_ms}" if gather_ms else "")
+
+    def tell() -> None:
+        snapshot = attrs.asdict(server.snapshot())
+        report.add(name, line_of(units, options.unit_ms), **attrs.asdict(units), snapshot=snapshot)
+        if any(units.slid):
+            report.add(f"slides-{name}", slides_line(units, server.snapshot().engine))
+
+    async def tell_often() -> None:  # a run that is stopped by its time limit leaves what it has
+        while True:
+            await asyncio.sleep(TELL_EVERY_S)
+            tell()
+
+    telling = asyncio.create_task(tell_often())
+    try:
+        seconds = options.long if last and options.long else options.seconds
+        await run_load(LaneDriver(server), load, count, seconds, units, report.stop_s)
+    finally:
+        telling.cancel()
+        tell()
+
+
+def slides_line(units: Units, engine: EngineStatistics) -> str:
+    """Units that began with a slide, beside all others."""
     slid = [time_ms for time_ms, flag in zip(units.times_ms, units.slid, strict=True) if flag]
-    if slid:
-        others = [time_ms for time_ms, flag in zip(units.times_ms, units.slid, strict=True) if not flag]
-        report.add(
-            f"slides{count}" + (f"g{gather_ms}" if gather_ms else ""),
-            f"{len(slid)} units with a slide: p50 {percentile(slid, 50):.1f} p99 {percentile(slid, 99):.1f} ms; without: "
-            f"p50 {percentile(others, 50):.1f} p99 {percentile(others, 99):.1f} ms; {engine_figures.slides_waited_for} "
-            f"slides were waited for, {engine_figures.parked} lanes were parked",
-        )
+    others = [time_ms for time_ms, flag in zip(units.times_ms, units.slid, strict=True) if not flag]
+    return (
+        f"{len(slid)} units with a slide: p50 {percentile(slid, 50):.1f} p99 {percentile(slid, 99):.1f} max "
+        f"{max(slid):.1f} ms; the others: p50 {percentile(others, 50):.1f} p99 {percentile(others, 99):.1f} ms; "
+        f"{engine.slides_waited_for} slides were waited for, {engine.parked} lanes were parked"
+    )
 
 
 def main() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import random
 import time
 from collections.abc import AsyncGenerator, Sequence
@@ -12,7 +13,7 @@ from typing import Any, Protocol
 import attrs
 import numpy as np
 
-from gpu_runtime.engines.port import Embeddings, Part, Said, Tokens, Unit, UnitEnd
+from gpu_runtime.engines.port import Embeddings, LaneError, Part, Said, Tokens, Unit, UnitEnd
 from gpu_runtime.engines.requests import PREFILL, Sampling
 from gpu_runtime.scheduler.server import UnitServer
 
@@ -150,9 +151,12 @@ def pool(load: Load) -> Any:
     return _pools[key]
 
 
-async def run_load(driver: Driver, load: Load, sessions: int, seconds: int) -> Units:
-    """Open ``sessions``, let each send ``seconds`` of units, close them."""
-    units = Units(sessions)
+async def run_load(
+    driver: Driver, load: Load, sessions: int, seconds: int, units: Units | None = None, stop_s: float = math.inf
+) -> Units:
+    """Open ``sessions``, let each send ``seconds`` of units, or until ``stop_s`` (monotonic), close them. ``units`` are
+    filled as they come."""
+    units = units or Units(sessions)
     speakers = {f"s{number}": Speaker(load, number) for number in range(sessions)}
     began_s = time.monotonic()
     gate = asyncio.Semaphore(OPENING_AT_ONCE)
@@ -166,20 +170,29 @@ async def run_load(driver: Driver, load: Load, sessions: int, seconds: int) -> U
     units.open_s = time.monotonic() - began_s
     start_s = time.monotonic() + 0.2
     count = max(seconds * 1_000 // load.unit_ms, 1)
-    await asyncio.gather(*(_talk(driver, load, units, *one, start_s, count) for one in speakers.items()))
+    await asyncio.gather(*(_talk(driver, load, units, *one, start_s, count, stop_s) for one in speakers.items()))
     for session in speakers:
         await driver.close(session)
     return units
 
 
 async def _talk(
-    driver: Driver, load: Load, units: Units, session: str, speaker: Speaker, start_s: float, count: int
+    driver: Driver,
+    load: Load,
+    units: Units,
+    session: str,
+    speaker: Speaker,
+    start_s: float,
+    count: int,
+    stop_s: float,
 ) -> None:
     """Units are sent when they are due, whether the one before is done or not."""
     due_s = start_s + speaker.phase_s()
     running: set[asyncio.Task[None]] = set()
     for number in range(count):
         await asyncio.sleep(max(due_s + number * load.unit_ms / 1_000 - time.monotonic(), 0))
+        if time.monotonic() > stop_s:
+            break
         if running:  # raw vLLM takes a chunk at a time; the delay counts, since time runs from the due instant
             await asyncio.wait(running)
         task = asyncio.create_task(_one(driver, units, session, speaker.unit(), due_s + number * load.unit_ms / 1_000))
@@ -192,12 +205,16 @@ async def _talk(
 async def _one(driver: Driver, units: Units, session: str, unit: Unit, due_s: float) -> None:
     first_s = 0.0
     slid = False
-    async with aclosing(driver.unit(session, unit)) as events:
-        async for event in events:
-            if isinstance(event, Said):
-                first_s = first_s or time.monotonic()
-            else:
-                slid = event.slid is not None
+    try:
+        async with aclosing(driver.unit(session, unit)) as events:
+            async for event in events:
+                if isinstance(event, Said):
+                    first_s = first_s or time.monotonic()
+                else:
+                    slid = event.slid is not None
+    except LaneError as error:
+        units.errors.append(f"{session}: {error.code}")
+        return
     units.times_ms.append(round((time.monotonic() - due_s) * 1e3, 2))
     units.first_ms.append(round((first_s - due_s) * 1e3, 2))
     units.slid.append(slid)

@@ -10,62 +10,83 @@ import attrs
 from adapters.bench.figures import percentile
 from adapters.bench.gpu_load import PROMPT_TOKENS, Load, Speaker
 from gpu_runtime.engines.port import Said, Unit
+from gpu_runtime.engines.requests import Request, RequestEngine
 from gpu_runtime.engines.streamed import StreamedLanes
 
-ROUNDS = 20
+COLD_ROUNDS = 5
 CUT_AFTER_TOKENS = 10
 
 
 @attrs.frozen
 class BargeIns:
     """Time to the first token, in ms. ``ordinary``: a unit of a lane that nothing happened to. ``after_cut``: from the
-    call that cuts an answer in mid-decode, over truncating the lane, to the first token of the next unit. ``warmed``: the
-    same unit when it comes after the truncated lane was made warm, as in a conversation. ``cold``: a lane of the same
-    length that the engine has never seen."""
+    call that cuts an answer in mid-decode, over truncating the lane, to the first token of the next unit, which is fed at
+    once. ``as_new_request``: the same where the truncated lane takes a new request, as vLLM by itself has it. ``warmed``: the
+    unit when it comes after the truncated lane was made warm, as in a conversation. ``cold``: a lane of the same length that
+    the engine has never seen."""
 
     history: int
     ordinary: list[float]
     after_cut: list[float]
+    as_new_request: list[float]
     warmed: list[float]
     cold: list[float]
-    cached: list[int]
 
     def line(self) -> str:
         """One line of figures."""
-        ordinary, cut, warmed, cold = (
-            percentile(values, 50) for values in (self.ordinary, self.after_cut, self.warmed, self.cold)
+        ordinary, *others = (
+            percentile(values, 50)
+            for values in (self.ordinary, self.after_cut, self.as_new_request, self.warmed, self.cold)
         )
+        cut, new, warmed, cold = (f"{other:.1f} ms ({other / ordinary:.2f} times)" for other in others)
         return (
             f"{self.history} tokens, first token p50: ordinary unit {ordinary:.1f} ms; cut, truncated and fed at once "
-            f"{cut:.1f} ms ({cut / ordinary:.2f} times); fed once the lane is warm {warmed:.1f} ms "
-            f"({warmed / ordinary:.2f} times); cold {cold:.1f} ms; cached {min(self.cached)} tokens at least"
+            f"{cut}; the same by a new request {new}; fed once the lane is warm {warmed}; never seen {cold}"
         )
 
 
-async def barge_in(lanes: StreamedLanes, load: Load, history: int) -> BargeIns:
+class NewRequests:
+    """An engine whose requests do not go back, over one whose do."""
+
+    rewinds = False
+
+    def __init__(self, engine: RequestEngine) -> None:
+        self._engine = engine
+        self.limits = engine.limits
+        self.kv_used = engine.kv_used
+        self.shutdown = engine.shutdown
+
+    def request(self, name: str) -> Request:
+        """See RequestEngine."""
+        return self._engine.request(f"new-{name}")
+
+
+async def barge_in(engine: RequestEngine, load: Load, history: int, rounds: int) -> BargeIns:
     """Cut one lane's answers again and again."""
     speaker = Speaker(load, 77_777)
     found = BargeIns(history, [], [], [], [], [])
     heard = speaker.heard(history - PROMPT_TOKENS)
-    await lanes.open("barge-in", [speaker.ids(PROMPT_TOKENS)], heard)
-    for number in range(ROUNDS):
+    prompt = [speaker.ids(PROMPT_TOKENS)]
+    lanes, new = StreamedLanes(engine), StreamedLanes(NewRequests(engine))
+    for either in (lanes, new):
+        await either.open("barge-in", prompt, heard)
+    for number in range(rounds):
         await _first(lanes, "barge-in", speaker.unit())
         found.ordinary.append((await _first(lanes, "barge-in", speaker.unit()))[0])
-        for measured, warm in ((found.after_cut, False), (found.warmed, True)):
-            began_s = await _cut(lanes, speaker, warm)
-            if warm:
-                began_s = time.monotonic()
-            _, cached, first_s = await _first(lanes, "barge-in", speaker.unit())
-            measured.append((first_s - began_s) * 1e3)
-            if not warm:
-                found.cached.append(cached)
-        if number < 5:
+        for measured, one in ((found.after_cut, lanes), (found.as_new_request, new)):
+            began_s = await _cut(one, speaker, warm=False)
+            measured.append(((await _first(one, "barge-in", speaker.unit()))[1] - began_s) * 1e3)
+        await _cut(lanes, speaker, warm=True)
+        found.warmed.append((await _first(lanes, "barge-in", speaker.unit()))[0])
+        if number < COLD_ROUNDS:
             other = Speaker(load, 88_888 + number)
             await lanes.open("cold", [other.ids(PROMPT_TOKENS)], other.heard(history - PROMPT_TOKENS), warm=False)
             found.cold.append((await _first(lanes, "cold", other.unit()))[0])
             await lanes.close("cold")
-        await lanes.truncate("barge-in", history - 100)
-    await lanes.close("barge-in")
+        for either in (lanes, new):
+            await either.truncate("barge-in", history - 100, warm=True)
+    for either in (lanes, new):
+        await either.close("barge-in")
     return found
 
 
@@ -83,14 +104,12 @@ async def _cut(lanes: StreamedLanes, speaker: Speaker, warm: bool) -> float:
     raise RuntimeError("the answer was over before it could be cut")
 
 
-async def _first(lanes: StreamedLanes, lane: str, unit: Unit) -> tuple[float, int, float]:
-    """(ms to the first token, cached tokens, when the first token came)."""
+async def _first(lanes: StreamedLanes, lane: str, unit: Unit) -> tuple[float, float]:
+    """(ms to the first token, when it came)."""
     began_s = time.monotonic()
-    first_s, cached = 0.0, 0
+    first_s = 0.0
     async with aclosing(lanes.feed(lane, unit)) as events:
         async for event in events:
             if isinstance(event, Said):
                 first_s = first_s or time.monotonic()
-            else:
-                cached = event.cached_tokens
-    return (first_s - began_s) * 1e3, cached, first_s
+    return (first_s - began_s) * 1e3, first_s

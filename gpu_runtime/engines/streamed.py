@@ -85,7 +85,8 @@ class _Lane:
 
 class StreamedLanes:
     """See LaneEngine. ``window`` None: lanes are not slid by themselves, and end with ``lane_full``. ``stall_s``: how long
-    an engine may take for the next token before that unit ends with ``lane_stalled``."""
+    an engine may take for the next token before that unit ends with ``lane_stalled``. ``slide_piece_tokens``: how much of a
+    successor's history one step computes."""
 
     def __init__(
         self,
@@ -93,6 +94,7 @@ class StreamedLanes:
         window: Window | None = None,
         clock_ns: Callable[[], int] = time.monotonic_ns,
         stall_s: float = STALL_S,
+        slide_piece_tokens: int = SLIDE_PIECE_TOKENS,
     ) -> None:
         limits = engine.limits
         if window is not None and not 0 < window.low < window.high <= limits.lane_tokens_max:
@@ -100,6 +102,7 @@ class StreamedLanes:
         self._engine = engine
         self._window = window
         self._clock_ns = clock_ns
+        self._slide_piece_tokens = slide_piece_tokens
         self._lanes: dict[str, _Lane] = {}
         self._requests = OpenRequests(engine, clock_ns, stall_s, self._count)
         self._sliding = asyncio.Semaphore(SLIDES_AT_ONCE)
@@ -325,7 +328,7 @@ class StreamedLanes:
 
     async def _warm_successor(self, opened: Opened, history: LaneHistory) -> None:
         async with self._sliding:
-            await self._requests.warm(opened, history, SLIDE_PIECE_TOKENS)
+            await self._requests.warm(opened, history, self._slide_piece_tokens)
 
     async def _take_over(self, state: _Lane, successor: _Successor) -> Slid | None:
         state.successor = None

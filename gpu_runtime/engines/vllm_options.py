@@ -12,6 +12,17 @@ import attrs
 from gpu_runtime.engines.vllm_plugin import SIBLINGS
 from gpu_runtime.plugin import ModelUnavailable
 
+REWINDS = ("0.26.", "0.32.")
+"""Versions of vLLM whose scheduler ``vllm_scheduler`` is known to fit. Others work too: a truncated lane then takes a new
+request over its heard part, and logits that are no numbers are not noticed."""
+
+SCHEDULERS = "gpu_runtime.engines.vllm_scheduler"
+CUT = "cut!"
+"""Before a request's id, among those to abort: end its chunk only."""
+
+KEEP_TOKENS = "keep_tokens"
+"""In a chunk's extra_args: forget what the request holds behind that position first."""
+
 QUIET = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -20,8 +31,9 @@ QUIET = {
     "VLLM_LOGGING_LEVEL": "WARNING",
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
+    "VLLM_COMPUTE_NANS_IN_LOGITS": "1",
 }
-"""The engine tells nobody that it runs, and loads nothing from elsewhere. What the user set stays."""
+"""The engine tells nobody that it runs, loads nothing from elsewhere, and looks at its logits. What the user set stays."""
 
 
 @attrs.frozen
@@ -49,6 +61,8 @@ class VllmOptions:
     """Not eager: capture steps of so many tokens."""
     graph_mode: str = "FULL_DECODE_ONLY"
     """``FULL`` captures steps that take prompts in too (FlashAttention 3)."""
+    rewinds: bool = True
+    """Truncate a lane in its own request, where this version of vLLM allows it (REWINDS)."""
     tokenizer: bool = False
     seed: int = 0
 
@@ -61,8 +75,12 @@ class VllmOptions:
             raise ModelUnavailable(f"vLLM needs a folder with a Hugging Face model: {path}: {error}") from error
         return config
 
-    def engine_arguments(self, on_cpu: bool) -> dict[str, Any]:
-        """For AsyncEngineArgs. Raises ModelUnavailable."""
+    def can_rewind(self, version: str) -> bool:
+        """Whether requests go back, with that version of vLLM."""
+        return self.rewinds and version.startswith(REWINDS)
+
+    def engine_arguments(self, on_cpu: bool, version: str = "") -> dict[str, Any]:
+        """For AsyncEngineArgs of that version of vLLM. Raises ModelUnavailable."""
         if on_cpu and self.block_tokens % 32:
             raise ModelUnavailable(f"block_tokens is {self.block_tokens}; on a CPU it must be a multiple of 32")
         arguments: dict[str, Any] = {
@@ -79,6 +97,8 @@ class VllmOptions:
             "disable_log_stats": False,
             "enforce_eager": self.eager,
         }
+        if self.can_rewind(version):
+            arguments["scheduler_cls"] = f"{SCHEDULERS}.{'LaneScheduler' if on_cpu else 'AsyncLaneScheduler'}"
         if self.kv_mib or on_cpu:
             arguments["kv_cache_memory_bytes"] = (self.kv_mib or 512) << 20
         else:

@@ -15,6 +15,7 @@ from weakref import WeakKeyDictionary
 import attrs
 import numpy as np
 import torch
+import vllm
 from vllm import SamplingParams
 from vllm.engine.arg_utils import AsyncEngineArgs
 from vllm.engine.protocol import StreamingInput
@@ -34,7 +35,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from gpu_runtime.engines.port import Embeddings, EngineLimits, EngineLost, LaneError, Part, Tokens
 from gpu_runtime.engines.requests import Piece, Sampling
-from gpu_runtime.engines.vllm_options import VllmOptions
+from gpu_runtime.engines.vllm_options import CUT, KEEP_TOKENS, VllmOptions
 from gpu_runtime.engines.vllm_plugin import MODALITY, register
 from gpu_runtime.plugin import ModelUnavailable
 
@@ -54,6 +55,7 @@ class VllmRequests:
     def __init__(self, engine: AsyncLLM, options: VllmOptions, gauge: list[_KvGauge]) -> None:
         self.engine = engine
         self._gauge = gauge
+        self._rewinds = options.can_rewind(vllm.__version__)
         self._open: set[VllmRequest] = set()
         self._items: WeakKeyDictionary[Embeddings, tuple[torch.Tensor, str]] = WeakKeyDictionary()
         config = engine.vllm_config
@@ -75,7 +77,7 @@ class VllmRequests:
             register()
         gauges: list[_KvGauge] = []
         try:
-            arguments = AsyncEngineArgs(**options.engine_arguments(current_platform.is_cpu()))
+            arguments = AsyncEngineArgs(**options.engine_arguments(current_platform.is_cpu(), vllm.__version__))
             engine = AsyncLLM.from_engine_args(
                 arguments, stat_loggers=[lambda config, index=0: _KvGauge.made(gauges, config, index)]
             )
@@ -91,7 +93,7 @@ class VllmRequests:
     @property
     def rewinds(self) -> bool:
         """See RequestEngine."""
-        return False
+        return self._rewinds
 
     def narrow(self, requests_max: int, kv_tokens: int) -> None:
         """Leave the lanes less than there is, before the first is opened: the rest is for others of this engine's users."""
@@ -155,30 +157,48 @@ class VllmRequests:
 
 
 class VllmRequest:
-    """See Request. One task reads what vLLM gives; ending that task is how vLLM is told to abort."""
+    """See Request. One task reads what vLLM gives; ending that task is how vLLM is told to abort.
+
+    Chunks are numbered from 1. ``_reading`` is the one that the next output belongs to, so what an interrupted chunk still
+    says is told from what the next one says. The next one goes out when ``_over`` tells that vLLM has ended the last, since
+    vLLM may merge outputs that nobody has read yet."""
 
     def __init__(self, owner: VllmRequests, name: str) -> None:
         self._owner = owner
         self._name = name
         self._chunks: asyncio.Queue[StreamingInput] = asyncio.Queue(1)
-        self._pieces: asyncio.Queue[Piece | LaneError | EngineLost] = asyncio.Queue(PIECES_MAX)
+        self._pieces: asyncio.Queue[tuple[int, Piece | LaneError | EngineLost]] = asyncio.Queue(PIECES_MAX)
         self._reader: asyncio.Task[None] | None = None
+        self._pushed = 0
+        self._reading = 1
+        self._over = asyncio.Event()
+        self._over.set()
+        self._cutting: asyncio.Task[None] | None = None
+        self._failure: LaneError | EngineLost | None = None
         self._closed = False
 
     async def push(
         self, parts: Sequence[Part], sampling: Sampling, keep_tokens: int | None = None
     ) -> AsyncGenerator[Piece, None]:
         """See Request."""
-        params = _params(sampling)
+        await self._over.wait()
+        if self._failure is not None:
+            raise self._failure
         if self._closed:
             yield Piece((), "aborted")
             return
+        params = _params(sampling, keep_tokens)
+        self._over.clear()
+        self._pushed += 1
+        number = self._pushed
         self._chunks.put_nowait(StreamingInput(self._owner.prompt(parts), params))
         if self._reader is None:
             self._owner._open.add(self)
             self._reader = asyncio.create_task(self._read(params), name=f"vllm {self._name}")
         while True:
-            piece = await self._pieces.get()
+            chunk, piece = await self._pieces.get()
+            if chunk < number:
+                continue
             if not isinstance(piece, Piece):
                 raise piece
             yield piece
@@ -187,7 +207,14 @@ class VllmRequest:
 
     def interrupt(self) -> None:
         """See Request."""
-        raise NotImplementedError("this engine does not rewind")
+        if self._reader is None or self._reading > self._pushed:
+            return
+        names = self._owner.engine.output_processor.external_req_ids.get(self._name, [])
+        self._cutting = asyncio.create_task(
+            self._owner.engine.engine_core.abort_requests_async([CUT + name for name in names]),
+            name=f"cut {self._name}",
+        )
+        self._tell(Piece((), "aborted"))
 
     async def close(self) -> None:
         """See Request."""
@@ -197,27 +224,40 @@ class VllmRequest:
             await asyncio.wait({self._reader}, timeout=CLOSE_S)
         self._owner._open.discard(self)
         self._tell(Piece((), "aborted"))
+        self._over.set()
 
     def lose(self, reason: str) -> None:
         """The engine is going."""
-        self._tell(EngineLost(reason))
+        self._fail(EngineLost(reason))
 
     async def _read(self, params: SamplingParams) -> None:
         try:
             async for output in self._owner.engine.generate(self._stream(), params, self._name):
-                self._tell(_piece(output))
+                piece = _piece(output)
+                self._tell(piece)
+                if piece.finish:
+                    self._reading += 1
+                    self._over.set()
+            self._fail(LaneError("model_error", "vLLM ended the request by itself"))
+        except LaneError as error:
+            self._fail(error)
         except EngineDeadError as error:
-            self._tell(EngineLost(f"vLLM's engine is gone: {error}"))
+            self._fail(EngineLost(f"vLLM's engine is gone: {error}"))
         except (EngineGenerateError, ValueError) as error:
-            self._tell(LaneError("model_error", f"vLLM refused a chunk: {type(error.__cause__ or error).__name__}"))
+            self._fail(LaneError("model_error", f"vLLM refused a chunk: {type(error.__cause__ or error).__name__}"))
 
     async def _stream(self) -> AsyncGenerator[StreamingInput, None]:
         while True:
             yield await self._chunks.get()
 
+    def _fail(self, error: LaneError | EngineLost) -> None:
+        self._failure = error
+        self._tell(error)
+        self._over.set()
+
     def _tell(self, piece: Piece | LaneError | EngineLost) -> None:
         if not self._pieces.full():
-            self._pieces.put_nowait(piece)
+            self._pieces.put_nowait((self._reading, piece))
 
 
 class _KvGauge(StatLoggerBase):
@@ -239,8 +279,9 @@ class _KvGauge(StatLoggerBase):
         """Nothing to say."""
 
 
-def _params(sampling: Sampling) -> SamplingParams:
+def _params(sampling: Sampling, keep_tokens: int | None = None) -> SamplingParams:
     return SamplingParams(
+        extra_args=None if keep_tokens is None else {KEEP_TOKENS: keep_tokens},
         max_tokens=sampling.max_new_tokens,
         stop_token_ids=list(sampling.stop_tokens),
         temperature=sampling.temperature,
@@ -254,4 +295,6 @@ def _params(sampling: Sampling) -> SamplingParams:
 def _piece(output: Any) -> Piece:
     said = output.outputs[0]
     finish = said.finish_reason or ""
+    if finish == "error":
+        raise LaneError("model_error", "the model's logits are no numbers")
     return Piece(tuple(said.token_ids), "aborted" if finish == "abort" else finish, output.num_cached_tokens or 0)
