@@ -64,6 +64,7 @@ class InlineRuntime:
         self._on_its_way: deque[tuple[int, FromRuntime]] = deque()
         self._dead: str | None = None
         self._stalled_until_ns: int | None = None
+        self._recovers = False
         self._restarts = 0
         self._wake = trio.Event()
         self._ready = trio.Event()
@@ -120,6 +121,13 @@ class InlineRuntime:
             self._dead = reason
             self._wake.set()
 
+    def stall_worker(self, for_s: float) -> None:
+        """The machine takes nothing and says nothing for so long. Beyond the host's patience it is taken for dead."""
+        if self._machine is not None and self._alive:
+            self._recovers = for_s < self._stall_timeout_s
+            self._stalled_until_ns = _now_ns() + round(min(for_s, self._stall_timeout_s) * 1e9)
+            self._wake.set()
+
     # --- the task --------------------------------------------------------------------------------------------------
 
     async def _run(self) -> None:
@@ -133,7 +141,7 @@ class InlineRuntime:
             await trio.sleep(self._restart_s)
             self._restarts += 1
             self._machine = self._make()
-            self._dead, self._stalled_until_ns = None, None
+            self._dead, self._stalled_until_ns, self._recovers = None, None, False
             self._ready.set()
             self._routes.deliver(RuntimeReady(self._machine.capabilities))
 
@@ -152,6 +160,8 @@ class InlineRuntime:
     def _step(self, now_ns: int) -> None:
         machine = self._machine
         assert machine is not None
+        if self._recovers and self._stalled_until_ns is not None and now_ns >= self._stalled_until_ns:
+            self._recovers, self._stalled_until_ns = False, None
         while self._inbox and self._alive:
             message = self._inbox.popleft()
             self._inbox_bytes -= _size(message)

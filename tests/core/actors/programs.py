@@ -7,6 +7,8 @@ seed of trio's scheduler, and runs again as it is.
 from __future__ import annotations
 
 import random
+import tempfile
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,6 +16,8 @@ import trio
 from hypothesis import strategies as st
 
 from core.session.config import SessionConfig
+from store.memory import MemoryDatabase
+from tests.core.actors.sqlite_database import SqliteDatabase
 from tests.core.actors.stories import OPEN_MICROPHONE, PUSH_TO_TALK, Story, open_story
 
 Program = list[tuple[Any, ...]]
@@ -27,34 +31,46 @@ CONFIGS: dict[str, SessionConfig] = {
 
 WAITS_MS = st.sampled_from([0, 0.3, 1, 5, 20, 100, 400, 1_500])
 
-TALK = st.one_of(
-    st.tuples(st.just("say"), st.sampled_from([100, 400])),
-    st.tuples(st.just("ask")),
-    st.tuples(st.just("ask")),
-    st.tuples(st.just("barge_in")),
-    st.tuples(st.just("barge_in")),
-    st.tuples(st.just("create")),
-    st.tuples(st.just("ack"), st.sampled_from([0.0, 0.5, 1.0])),
-    st.tuples(st.sampled_from(["pause", "unpause"])),
-)
-TROUBLE = st.one_of(
-    st.tuples(st.just("drop_link"), st.sampled_from([0, 1, 2, 5])),
-    st.tuples(st.just("resume"), st.sampled_from([-1, -1, 0])),
-    st.tuples(st.just("resume"), st.sampled_from([-1, -1, 0])),
-    st.tuples(st.sampled_from(["take_over", "move_quietly"])),
-    st.tuples(st.just("kill_runtime")),
-    st.tuples(st.just("kill_server")),
-    st.tuples(st.just("fail_append"), st.booleans()),
-    st.tuples(st.just("slow_store"), st.sampled_from([0, 3, 40])),
-    st.tuples(st.sampled_from(["stall_socket", "unstall_socket"])),
-    st.tuples(st.just("step_clock_back"), st.sampled_from([0.5, 3_600])),
-)
+Verbs = dict[str, tuple[st.SearchStrategy[Any], ...]]
+"""A story's verb -> what its arguments are drawn from."""
+
+TALK: Verbs = {
+    "say": (st.sampled_from([100, 400]),),
+    "ask": (),
+    "barge_in": (),
+    "create": (),
+    "ack": (st.sampled_from([0.0, 0.5, 1.0]),),
+    "pause": (),
+    "unpause": (),
+}
+TROUBLE: Verbs = {
+    "drop_link": (st.sampled_from([0, 1, 2, 5]),),
+    "resume": (st.sampled_from([-1, -1, 0]),),
+    "take_over": (),
+    "move_quietly": (),
+    "kill_runtime": (),
+    "stall_runtime": (st.sampled_from([0.2, 5.0, 60.0]),),
+    "kill_server": (),
+    "fail_append": (st.booleans(),),
+    "slow_store": (st.sampled_from([0, 3, 40]),),
+    "stall_socket": (),
+    "unstall_socket": (),
+    "step_clock_back": (st.sampled_from([0.5, 3_600]),),
+}
+OFTEN = ("ask", "barge_in", "resume")
+
+
+def drawn(verbs: Verbs) -> list[st.SearchStrategy[tuple[Any, ...]]]:
+    """A step of each verb, twice of those that a story lives on."""
+    often = [verb for verb in OFTEN if verb in verbs]
+    return [st.tuples(st.just(verb), *verbs[verb]) for verb in (*verbs, *often)]
 
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
     """A turn to begin with, then talk and trouble."""
-    steps = draw(st.lists(st.tuples(st.one_of(TALK, TROUBLE), WAITS_MS), min_size=1, max_size=16))
+    step = st.one_of(st.one_of(drawn(TALK)), st.one_of(drawn(TROUBLE)))
+    steps = draw(st.lists(st.tuples(step, WAITS_MS), min_size=1, max_size=16))
     return [("ask", draw(WAITS_MS)), *((*step, wait_ms) for step, wait_ms in steps)]
 
 
@@ -70,6 +86,7 @@ class Setting:
     told: bool = True
     """Whether the store tells servers of terms that others take."""
     seed: int = 0
+    store: str = "memory"
 
 
 settings = st.builds(
@@ -95,8 +112,19 @@ async def take_step(story: Story, step: tuple[Any, ...]) -> None:
     await story.wait(wait_ms)
 
 
-async def play(setting: Setting, program: Program) -> None:
-    """Play a program; everything that is promised is checked on the way and at the end."""
+async def play(setting: Setting, program: Program) -> Story:
+    """Play a program; everything that is promised is checked on the way and at the end. The story as it ended."""
+    if setting.store == "memory":
+        return await _play_on(MemoryDatabase(), setting, program)
+    with tempfile.TemporaryDirectory(prefix="duologue-story-") as folder:
+        database = SqliteDatabase(Path(folder) / "log.sqlite3")
+        try:
+            return await _play_on(database, setting, program)
+        finally:
+            database.dispose()
+
+
+async def _play_on(database: MemoryDatabase | SqliteDatabase, setting: Setting, program: Program) -> Story:
     scheduler: random.Random = trio._core._run._r  # type: ignore[attr-defined]
     scheduler.seed(setting.seed)
     model = {
@@ -105,10 +133,13 @@ async def play(setting: Setting, program: Program) -> None:
         "late_after_abort_ms": setting.late_ms,
         "transcript": "turn {segment}",
     }
-    async with open_story(CONFIGS[setting.config], latency_s=setting.latency_ms / 1000, **model) as story:
-        story.database.tells_terms = setting.told
+    database.tells_terms = setting.told
+    latency_s = setting.latency_ms / 1000
+    async with open_story(CONFIGS[setting.config], latency_s=latency_s, database=database, **model) as story:
         for step in program:
             await take_step(story, step)
+    story.told = [(record.at_ns, record.event) for record in story.records()]
+    return story
 
 
 def printed(setting: Setting, program: Program) -> str:

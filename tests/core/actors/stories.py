@@ -5,7 +5,7 @@ lets everything come to rest without faults and checks each promise against the 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
 import attrs
@@ -14,7 +14,7 @@ import trio
 
 from core.actors.session import Ports, Session, Watch
 from core.actors.supervisor import Supervisor, open_supervisor
-from core.ports.store import Body
+from core.ports.store import Body, Store
 from core.session import commands as c
 from core.session import events as e
 from core.session.apply import apply, fold
@@ -28,6 +28,7 @@ from gpu_runtime.models.scripted import machine
 from store.memory import NO_FAULT, Fault, MemoryDatabase, open_memory_store
 from store.planning import AppendBatch, Request
 from tests.core.actors.model_client import BrokenPromise, Client, Link
+from tests.core.actors.sqlite_database import SqliteDatabase
 from tests.core.plain_projection import PlainProjection
 
 RATE = 24_000
@@ -56,7 +57,7 @@ class Server:
 
     name: str
     story: Story
-    database: MemoryDatabase
+    database: MemoryDatabase | SqliteDatabase
     supervisor: Supervisor = attrs.field(init=False)
     runtime: InlineRuntime = attrs.field(init=False)
     scope: trio.CancelScope = attrs.field(factory=trio.CancelScope)
@@ -73,10 +74,15 @@ class Server:
             return self.faults.pop(0)
         return Fault(before_s=self.slow_s) if self.slow_s else NO_FAULT
 
+    def open_store(self) -> AbstractAsyncContextManager[Store]:
+        if isinstance(self.database, SqliteDatabase):
+            return self.database.open(self.policy)
+        return open_memory_store(self.database, self.policy)
+
     async def run(self, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         with self.scope:
             async with (
-                open_memory_store(self.database, self.policy) as store,
+                self.open_store() as store,
                 open_inline(lambda: machine(**self.story.model), latency_s=0.001) as self.runtime,
             ):
                 ports = Ports(store, self.runtime, self.story.now_ns, encode, Watch())
@@ -100,7 +106,7 @@ class Story:
     nursery: trio.Nursery
     config: SessionConfig
     model: dict[str, Any]
-    database: MemoryDatabase = attrs.field(factory=MemoryDatabase)
+    database: MemoryDatabase | SqliteDatabase = attrs.field(factory=MemoryDatabase)
     servers: list[Server] = attrs.field(factory=list)
     client: Client = attrs.field(init=False)
     wall_offset_ns: int = 0
@@ -197,6 +203,12 @@ class Story:
         for server in self.servers:
             if server.up:
                 server.runtime.kill_worker()
+
+    def stall_runtime(self, s: float = 1.0) -> None:
+        """It takes nothing and says nothing for so long; beyond the host's patience, that is its death."""
+        for server in self.servers:
+            if server.up:
+                server.runtime.stall_worker(s)
 
     def fail_append(self, written: bool = False) -> None:
         """The next append fails; ``written``: its batch is in all the same."""
@@ -325,11 +337,17 @@ class Story:
 
 @asynccontextmanager
 async def open_story(
-    config: SessionConfig = PUSH_TO_TALK, *, latency_s: float = 0.0, settle: bool = True, **model: Any
+    config: SessionConfig = PUSH_TO_TALK,
+    *,
+    latency_s: float = 0.0,
+    settle: bool = True,
+    database: MemoryDatabase | SqliteDatabase | None = None,
+    **model: Any,
 ) -> AsyncIterator[Story]:
     """A server, and a client that has just opened a session there. At the end everything settles and is judged."""
     async with trio.open_nursery() as nursery:
-        story = Story(nursery, config, {"answer_units": 10, "rtf": 0.5, **model})
+        model = {"answer_units": 10, "rtf": 0.5, **model}
+        story = Story(nursery, config, model, MemoryDatabase() if database is None else database)
         server = await story.start_server()
         client = story.client = Client(nursery, latency_s=latency_s)
         session = await server.supervisor.open(config, PlainProjection())
@@ -360,7 +378,7 @@ def check_log(story: Story) -> None:
     """isolation (no actor crashed), one-writer, one-end and replay-is-live (state, effects and frames, by the chained
     digest), from the log alone."""
     state, projection, chain, term = SessionState(), PlainProjection(), CHAIN_START, 0
-    for batch in story.database.read("duplex-1", 0, 2**62):
+    for batch in story.database.read("duplex-1", 0, 10**6):
         if batch.term < term:
             raise BrokenPromise("one-writer", f"term {batch.term} after {term}")
         term = batch.term
