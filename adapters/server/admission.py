@@ -73,6 +73,7 @@ class _Allowance:
 
 
 Tell = Callable[[Waiting], Awaitable[None]]
+Listen = Callable[[], Awaitable[None]]
 Open = Callable[[], Awaitable[Session]]
 
 
@@ -103,10 +104,10 @@ class Admission:
 
     # -- sessions -------------------------------------------------------------------------------------------------
 
-    async def open(self, key: str, start: Open, tell: Tell) -> Session:
+    async def open(self, key: str, start: Open, tell: Tell, listen: Listen | None = None) -> Session:
         """A session made by ``start`` (which raises SessionsFull when there is no room), after waiting for it where that
-        is allowed; ``tell`` is called at once and then every 3 s of waiting, and may raise to give up. Raises NotAdmitted,
-        and what ``start`` and ``tell`` raise."""
+        is allowed; ``tell`` is called at once and then every 3 s of waiting, ``listen`` runs meanwhile, and both may raise
+        to give up. Raises NotAdmitted, and what ``start``, ``tell`` and ``listen`` raise."""
         self._check_key(key)
         if not self._line:
             try:
@@ -119,19 +120,22 @@ class Admission:
             text = f"Queue full ({len(self._line)} requests)"
             wait_ms = round(self._wait_s(len(self._line) + 1) * 1000)
             raise NotAdmitted("resource_exhausted", text, wait_ms)
-        return await self._wait_in_line(key, start, tell)
+        return await self._wait_in_line(key, start, tell, listen)
 
-    async def _wait_in_line(self, key: str, start: Open, tell: Tell) -> Session:
+    async def _wait_in_line(self, key: str, start: Open, tell: Tell, listen: Listen | None) -> Session:
         ticket = Ticket()
         self._line[ticket] = None
         try:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._keep_telling, ticket, tell)
+                if listen is not None:
+                    nursery.start_soon(listen)
                 session = await self._take_turn(ticket, key, start)
                 nursery.cancel_scope.cancel()
             return session
         except BaseExceptionGroup as group:
-            if len(group.exceptions) == 1:
+            kinds = {type(error) for error in group.exceptions}
+            if len(kinds) == 1:  # whoever tells and whoever listens may notice a lost client in the same instant
                 raise group.exceptions[0] from None
             raise
         finally:

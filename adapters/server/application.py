@@ -212,9 +212,11 @@ class Application:
         async with trio.open_nursery() as nursery:
             connection = await self._shake_hands(request, stream, nursery)
             if connection is not None:
+                stream.close_reason = lambda: connection.closed
                 await Conversation(self.service, dialect, connection, stream, request.query, identity).run()
                 with trio.move_on_after(self.settings.send_timeout_s):
                     await connection.aclose()
+                    await stream.aclose()
             nursery.cancel_scope.cancel()
 
     async def _shake_hands(

@@ -7,6 +7,7 @@ the client has not taken the answers to what it sent.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -19,6 +20,7 @@ from adapters.server.admission import NotAdmitted
 from adapters.server.metrics import WireMeter
 from adapters.server.service import Service
 from adapters.server.socket import WebSocket
+from adapters.server.upgraded import UpgradedStream
 from adapters.wire import fields
 from adapters.wire.dialect import Answer, Ask, Dialect, Reader, Waiting
 from adapters.wire.duplex.translation import session_body
@@ -47,6 +49,10 @@ DECIDE_TIMEOUT_S = 5.0
 ANSWERS_WAITING_MAX = ASIDES_MAX // 2
 ANSWERS_LOOK_S = 0.01
 
+EARLY_MESSAGES_MAX = 1_024
+EARLY_BYTES_MAX = 4 * 1024 * 1024
+"""What is read of a client that waits in line."""
+
 _OFF = frozenset({"0", "false", "no", "off"})
 _ON = frozenset({"1", "true", "yes", "on"})
 
@@ -69,13 +75,15 @@ class Conversation:
     service: Service
     dialect: Dialect
     connection: WebSocketConnection
-    stream: trio.abc.Stream
+    stream: UpgradedStream
     query: Mapping[str, str]
     identity: Identity = attrs.field(factory=Identity)
     session: Session | None = None
     attachment: Attachment | None = None
     meter: WireMeter | None = None
     _updates: int = 0
+    _early: deque[str | bytes] = attrs.field(factory=deque)
+    """Messages of a client that had to wait in line."""
     _encoder: Encoder = attrs.field(init=False)
     _reader: Reader = attrs.field(init=False)
 
@@ -136,7 +144,7 @@ class Conversation:
 
     async def _first_event(self) -> Mapping[str, Any]:
         while True:
-            message = await self.connection.get_message()
+            message = await self._next_message()
             try:
                 event = self._reader(message)
             except Problem as problem:
@@ -160,7 +168,7 @@ class Conversation:
             return await supervisor.open(config, self.dialect.make_projection())
 
         try:
-            session = await self.service.admission.open(self.identity.key, start, self._tell_place)
+            session = await self.service.admission.open(self.identity.key, start, self._tell_place, self._listen_ahead)
         except NotAdmitted as refused:
             raise Refused(
                 self.dialect.refusal(refused.code, refused.message, None, refused.retry_after_ms),
@@ -178,6 +186,20 @@ class Conversation:
         event = self.dialect.queue_event(waiting)
         if event is not None:
             await self.connection.send_message(self._encoder.event(event))
+
+    async def _listen_ahead(self) -> None:
+        """Read while the client waits in line: raises ConnectionClosed as soon as it hangs up. What it sends meanwhile is
+        kept, within bounds; beyond them its transport pushes it back, and a hang-up is noticed when it is next told."""
+        size = 0
+        while len(self._early) < EARLY_MESSAGES_MAX and size < EARLY_BYTES_MAX:
+            self._early.append(await self.connection.get_message())
+            size += len(self._early[-1])
+
+    async def _next_message(self) -> str | bytes:
+        if not self._early:
+            return await self.connection.get_message()
+        await trio.lowlevel.checkpoint()
+        return self._early.popleft()
 
     def _opening_config(self, changes: Mapping[str, Any]) -> SessionConfig:
         base = with_capabilities(
@@ -285,7 +307,7 @@ class Conversation:
                 if event is not None:
                     await self._carry_out(event)
                 await self._until_answers_are_taken(session, attachment)
-                message = await self.connection.get_message()
+                message = await self._next_message()
                 session.first_frame(attachment)
                 event = None
                 if not self.service.admission.allows_event(self.identity.key):

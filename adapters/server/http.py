@@ -16,6 +16,8 @@ import attrs
 import h11
 import trio
 
+from adapters.server.upgraded import UpgradedStream
+
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 64 * 1024
 READ_BYTES = 64 * 1024
@@ -72,34 +74,6 @@ def error_response(
     """An error in the shape that OpenAI's clients read from HTTP."""
     kind = "server_error" if status >= 500 else "invalid_request_error"
     return json_response(status, {"error": {"type": kind, "code": code, "message": message, **extra}}, headers)
-
-
-class ReplayStream(trio.abc.Stream):
-    """A stream whose first bytes were read already. ``broken`` closes it without ceremony."""
-
-    def __init__(self, stream: trio.abc.Stream, read: bytes) -> None:
-        self._stream = stream
-        self._read = read
-
-    async def receive_some(self, max_bytes: int | None = None) -> bytes:
-        """The replayed bytes first."""
-        if not self._read:
-            return bytes(await self._stream.receive_some(max_bytes))
-        await trio.lowlevel.checkpoint()
-        given, self._read = self._read[:max_bytes], self._read[len(self._read[:max_bytes]) :]
-        return given
-
-    async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """See trio.abc.SendStream."""
-        await self._stream.send_all(data)
-
-    async def wait_send_all_might_not_block(self) -> None:
-        """See trio.abc.SendStream."""
-        await self._stream.wait_send_all_might_not_block()
-
-    async def aclose(self) -> None:
-        """See trio.abc.AsyncResource."""
-        await self._stream.aclose()
 
 
 class HttpConnection:
@@ -198,9 +172,9 @@ class HttpConnection:
         if data:
             await self._stream.send_all(data)
 
-    def upgraded(self) -> ReplayStream:
+    def upgraded(self) -> UpgradedStream:
         """The stream, as it was before the present request was read."""
-        return ReplayStream(self._stream, self._raw)
+        return UpgradedStream(self._stream, self._raw)
 
 
 def _request(head: h11.Request) -> Request:

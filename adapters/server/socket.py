@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
+from adapters.server.upgraded import UpgradedStream
 from adapters.wire.encoding import Encoder
 from core.ports.projection import Frame
 from core.ports.socket import SocketClosed
@@ -27,7 +28,7 @@ class WebSocket:
     def __init__(
         self,
         connection: WebSocketConnection,
-        stream: trio.abc.Stream,
+        stream: UpgradedStream,
         *,
         send_timeout_s: float,
         farewell: Farewell,
@@ -51,18 +52,30 @@ class WebSocket:
         assert isinstance(payload, Mapping)
         return self._encoder.event(payload)
 
-    async def send(self, data: bytes | str) -> None:
-        """Write one message. Raises SocketClosed, also when the peer takes nothing for too long."""
-        if not data:
+    async def send(self, messages: Sequence[bytes | str]) -> None:
+        """Write messages, all in one write. Raises SocketClosed, also when the peer takes nothing for too long."""
+        whole = [message for message in messages if message]
+        if not whole:
             return
         with trio.move_on_after(self._send_timeout_s) as scope:
             try:
-                await self._connection.send_message(data)
+                await self._send_together(whole)
             except _GONE:
                 raise SocketClosed from None
+            finally:
+                self._stream.drop_held()
         if scope.cancelled_caught:
             await trio.aclose_forcefully(self._stream)  # half a frame is out: nothing can follow it
             raise SocketClosed
+
+    async def _send_together(self, messages: Sequence[bytes | str]) -> None:
+        *first, last = messages
+        if first:
+            self._stream.hold()
+            for message in first:
+                await self._connection.send_message(message)
+            self._stream.release()
+        await self._connection.send_message(last)
 
     async def close(self, code: int, reason: str) -> None:
         """Say the dialect's farewell and close; at most ``CLOSE_TIMEOUT_S``."""

@@ -1,7 +1,7 @@
 """What the dialects without event ids share: numbering their frames, and answering nothing to what they do not know.
 
 Both are clocked by the client's input: MiniCPM-o's demo answers each chunk with one result, Moshi gives as much sound as it
-gets. Neither resumes: a connection that is lost ends its session.
+gets.
 """
 
 from __future__ import annotations
@@ -25,9 +25,6 @@ from adapters.wire.updates import (
 from core.ports.projection import LIVE, Credentials, Frame, Resumption
 from core.session import events as e
 from core.session.state import SessionState
-
-DISCONNECT_GRACE_MS = 1_000
-"""No client of these dialects can come back: its session ends almost at once."""
 
 
 def _audio(draft: Draft, value: Any, param: str) -> None:

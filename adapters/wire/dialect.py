@@ -22,6 +22,9 @@ from core.session import commands as c
 from core.session.config import SessionConfig
 from core.session.state import SessionState
 
+NO_GRACE_MS = 0
+"""``disconnect_grace_ms`` of a dialect that cannot resume: its session ends with its connection."""
+
 
 @attrs.frozen
 class Ask:

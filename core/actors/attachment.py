@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 import attrs
 import trio
@@ -17,6 +17,11 @@ if TYPE_CHECKING:
 
 STOP_GRACE_S = 1.0
 """A write that the peer does not take is given up so long after the attachment was told to stop."""
+
+TOGETHER_MAX = 32
+"""Frames in one write."""
+
+Item = Mapping[str, Any] | Entry
 
 
 @attrs.define(eq=False)
@@ -80,20 +85,41 @@ async def _write_stream(session: Session, attachment: Attachment) -> None:
         if not session.lease.holds(trio.current_time()):
             await session.renew_lease()
             continue  # much may have happened meanwhile: look again
-        if isinstance(item, Entry):
-            body = item.body
-            if body is None and item.frame.digest:
-                body = await session.load_body(item.frame.digest)
-                if outbox.peek(attachment.generation) is not item or _over(session, attachment):
-                    continue  # a cut or a takeover came in while the audio was read: look again
-                if not session.lease.holds(trio.current_time()):
-                    continue
-            data = socket.encode(item.frame, body)
-        else:
-            data = socket.encode_event(item)
+        body = item.body if isinstance(item, Entry) else None
+        if _is_audible(item) and body is None:
+            body = await session.load_body(item.frame.digest)
+            if outbox.peek(attachment.generation) is not item or _over(session, attachment):
+                continue  # a cut or a takeover came in while the audio was read: look again
+            if not session.lease.holds(trio.current_time()):
+                continue
+        await socket.send(_hand_over(session, attachment, item, body))
+
+
+def _hand_over(session: Session, attachment: Attachment, first: Item, body: bytes | None) -> list[bytes | str]:
+    """What goes out in one write, without an await: ``first`` with its audio, and what may be written behind it, up to the
+    next frame with audio. So a delta and its transcript share a write, and no audio waits here behind other audio, where a
+    cut could not reach it."""
+    outbox, socket = session.outbox, attachment.socket
+    messages: list[bytes | str] = []
+    spoke, item = False, first
+    while True:
+        messages.append(socket.encode(item.frame, body) if isinstance(item, Entry) else socket.encode_event(item))
         outbox.hand_over(item, session.now_ns())
-        session.delivered()
-        await socket.send(data)
+        spoke = spoke or _is_audible(item)
+        behind = outbox.peek(attachment.generation)
+        if behind is None or len(messages) == TOGETHER_MAX:
+            break
+        body = behind.body if isinstance(behind, Entry) else None
+        if _is_audible(behind) and (spoke or body is None):
+            break
+        item = behind
+    session.delivered()
+    return messages
+
+
+def _is_audible(item: Item) -> TypeGuard[Entry]:
+    """Whether audio goes with it."""
+    return isinstance(item, Entry) and bool(item.frame.digest)
 
 
 def _over(session: Session, attachment: Attachment) -> bool:

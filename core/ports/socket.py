@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from core.ports.projection import Frame
@@ -20,8 +21,9 @@ class Socket(Protocol):
     def encode_event(self, payload: object) -> bytes | str:
         """An unnumbered event."""
 
-    async def send(self, data: bytes | str) -> None:
-        """Write one message, waiting for the peer to take it. Raises SocketClosed."""
+    async def send(self, messages: Sequence[bytes | str]) -> None:
+        """Write these messages, in one write where the transport can, waiting for the peer to take them; empty ones are
+        left out. Raises SocketClosed."""
 
     async def close(self, code: int, reason: str) -> None:
         """Close; never raises."""

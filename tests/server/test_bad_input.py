@@ -1,5 +1,5 @@
 """What no client should send, to each dialect: a clear error that names the field, nothing half-applied, and a session that
-lives on; what breaks the WebSocket protocol itself ends its connection, and the session can be resumed."""
+lives on. What breaks the WebSocket protocol itself: test_protocol_violations.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from base64 import b64encode
 from typing import Any
 
 import pytest
-from wsproto.frame_protocol import Opcode
 
 from adapters.server.application import MESSAGE_BYTES_MAX
 from adapters.wire.fields import FRAME_BYTES_MAX
@@ -119,20 +118,6 @@ async def test_a_chunk_of_nearly_15_mib_is_heard() -> None:
         assert session.state.input.samples == 11 * 1024 * 512
 
 
-async def test_text_that_is_no_utf8_ends_its_connection_and_not_its_session() -> None:
-    async with open_test_server() as server, server.connect("/v1/realtime?duplex=1&autostart=0") as client:
-        await client.send("session.update", session={})
-        created = await client.until("session.created")
-        await client.until("session.updated")
-        await send_raw(client, b'{"type": "\xff\xfe"}')
-        assert (await client.closed())[0] in (1006, 1007)  # the library may close before its close frame is out
-        async with server.connect("/v1/realtime?duplex=1&resume=1") as again:
-            credentials = {"session_id": created["session"]["id"], "resume_token": created["resume_token"]}
-            await again.send("session.resume", **credentials, last_received_server_event_seq=1)
-            assert (await again.receive())["type"] == "session.resumed"
-            await lives(again)
-
-
 async def test_more_than_a_message_may_have_ends_its_connection() -> None:
     async with open_test_server() as server, server.connect(GA) as client, server.connect(GA) as other:
         await client.until("session.created")
@@ -152,10 +137,3 @@ async def lives(client: Client) -> None:
     await client.send("session.update", session={"instructions": "still here"})
     while (await client.until("session.updated"))["session"]["instructions"] != "still here":
         pass
-
-
-async def send_raw(client: Client, payload: bytes) -> None:
-    """A text frame of these bytes, whatever they are: the WebSocket library would refuse to write it."""
-    protocol = client.socket._wsproto.connection._proto  # type: ignore[attr-defined]
-    frame = protocol._serialize_frame(Opcode.TEXT, payload)
-    await client.socket._stream.send_all(bytes(frame))  # type: ignore[attr-defined]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import ssl
 
 import pytest
 import trio
+import trio.testing
 
 from adapters import page
 from adapters.server.application import Application
@@ -140,9 +142,18 @@ async def test_a_head_that_drips_in_is_cut_off_in_time() -> None:
         assert trio.current_time() < 12
 
 
-async def test_a_connection_that_says_nothing_is_let_go_without_a_word() -> None:
-    async with open_test_server() as server:
-        assert await server.dial().receive_some(65_536) == b""
+@pytest.mark.parametrize("tls", [False, True], ids=["plain", "tls"])
+@pytest.mark.parametrize("begins", [b"", b"\x16\x03\x01"], ids=["with nothing", "with the head of a record"])
+async def test_a_connection_that_says_nothing_is_let_go(tls: bool, begins: bytes) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER) if tls else None
+    async with open_test_server(ServerSettings(model="scripted", tls=context)) as server:
+        stream = server.dial()
+        if begins:
+            await stream.send_all(begins)
+        while await stream.receive_some(65_536):
+            pass
+        await trio.testing.wait_all_tasks_blocked()
+        assert server.application.connections == 0
         assert trio.current_time() < 12
 
 

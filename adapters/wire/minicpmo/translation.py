@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 
 from adapters.wire import fields
-from adapters.wire.clocked import DISCONNECT_GRACE_MS, fixed_rules
-from adapters.wire.dialect import Answer, Ask, Handler, Request, Step, Waiting
+from adapters.wire.clocked import fixed_rules
+from adapters.wire.dialect import NO_GRACE_MS, Answer, Ask, Handler, Request, Step, Waiting
 from adapters.wire.minicpmo.encoding import OUTPUT
 from adapters.wire.minicpmo.projection import PREPARE
 from adapters.wire.openai.translation import append_audio
@@ -25,7 +25,7 @@ DEFAULTS = SessionConfig(
     input_format=INPUT,
     output_format=OUTPUT,
     max_client_lead_ms=2_000,
-    disconnect_grace_ms=DISCONNECT_GRACE_MS,
+    disconnect_grace_ms=NO_GRACE_MS,
 )
 """The lead is two chunks: a result comes once a second, and must last until the next."""
 

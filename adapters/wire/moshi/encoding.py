@@ -24,6 +24,9 @@ MESSAGE_BYTES_MAX = 64 * 1024
 """The largest message of a client: 80 ms are a few hundred bytes."""
 
 KIND_HANDSHAKE, KIND_AUDIO, KIND_TEXT, KIND_ERROR = b"\x00", b"\x01", b"\x02", b"\x05"
+OGG_PAGE, OGG_BEGINS = b"OggS", 0x02
+"""How a page begins, and the flag in its sixth byte that makes it a stream's first."""
+
 _PCM16 = AudioFormat("pcm16", RATE)
 
 
@@ -92,6 +95,8 @@ class MoshiReader:
             raise Problem("event_too_large", f"A message may have {MESSAGE_BYTES_MAX} bytes, not {len(message)}.")
         if message[:1] != KIND_AUDIO:
             return None
+        if message[1:5] == OGG_PAGE and message[6:7] and message[6] & OGG_BEGINS:
+            self._restart()  # whatever came before, which may be a page that the codec waits for the rest of
         try:
             sound = self._opus.append_bytes(message[1:])
         except ValueError as error:

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from adapters.wire import fields
-from adapters.wire.clocked import DISCONNECT_GRACE_MS, fixed_rules
-from adapters.wire.dialect import Ask, Handler, Request, Step
+from adapters.wire.clocked import fixed_rules
+from adapters.wire.dialect import NO_GRACE_MS, Ask, Handler, Request, Step
 from adapters.wire.moshi.encoding import RATE
 from adapters.wire.moshi.projection import AUDIO, ERROR
 from adapters.wire.problems import Problem
@@ -21,7 +21,7 @@ DEFAULTS = SessionConfig(
     input_format=AudioFormat("pcm16", RATE),
     output_format=AudioFormat("pcm16", RATE),
     max_client_lead_ms=400,
-    disconnect_grace_ms=DISCONNECT_GRACE_MS,
+    disconnect_grace_ms=NO_GRACE_MS,
 )
 """The lead is short: these clients play all that they were sent, whatever is cut."""
 

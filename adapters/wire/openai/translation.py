@@ -10,7 +10,7 @@ import attrs
 
 from adapters.wire import fields
 from adapters.wire.audio import decode_audio, loudness
-from adapters.wire.dialect import Ask, Handler, Request, Step
+from adapters.wire.dialect import NO_GRACE_MS, Ask, Handler, Request, Step
 from adapters.wire.problems import Problem
 from adapters.wire.schema import names
 from adapters.wire.updates import COMMON_SETTERS, OUTPUT_TOKENS_MAX, Rules, json_size, merge
@@ -24,7 +24,7 @@ ITEM_BYTES_MAX = 1024 * 1024
 PLAYED_MS_MAX = 24 * 3_600_000
 
 RULES = Rules(input_rate=24_000, output_rate=24_000, setters=COMMON_SETTERS)
-DEFAULTS = SessionConfig(max_client_lead_ms=1_500)
+DEFAULTS = SessionConfig(max_client_lead_ms=1_500, disconnect_grace_ms=NO_GRACE_MS)
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 _AUDIO_PARTS = frozenset({"input_audio", "output_audio", "audio"})

@@ -5,6 +5,7 @@ what it gets; and it is a hard judge of its stream.
 from __future__ import annotations
 
 from collections import Counter, deque
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -63,24 +64,30 @@ class Link:
     def encode_event(self, payload: Any) -> Any:
         return payload
 
-    async def send(self, data: Any) -> None:
-        self._judge_write(data)
+    async def send(self, messages: Sequence[Any]) -> None:
+        for data in messages:
+            self._judge_write(data)
         await trio.lowlevel.checkpoint()
         if self.drop_after is not None:
-            self.drop_after -= 1
+            self.drop_after -= len(messages)
             if self.drop_after < 0:
+                self._deliver(messages[: self.drop_after])
                 self.drop()
         while self.stalled is not None and self.up:
             await self.stalled.wait()
         await trio.sleep(self.slow_s)
         if not self.up:
             raise SocketClosed
-        if self.latency_s:
+        self._deliver(messages)
+
+    def _deliver(self, messages: Sequence[Any]) -> None:
+        for data in messages:
+            if not self.latency_s:
+                self.client.take(self, data)
+                continue
             self.on_its_way.append((trio.current_time() + self.latency_s, data))
             if len(self.on_its_way) == 1:
                 self.client.nursery.start_soon(self._arrive)
-        else:
-            self.client.take(self, data)
 
     async def _arrive(self) -> None:
         """One task at a time: what is on its way keeps its order."""
