@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from contextlib import suppress
 
 import trio
@@ -29,7 +30,7 @@ async def takeover_ms(store_url: str) -> float:
             async for event in before.events():
                 if event.audio:
                     break
-            first.process.kill()
+            first.signal(signal.SIGKILL)
             killed_at = trio.current_time()
             credentials = before.credentials()
             async with DuplexClient(second.url, resume=credentials, reconnect=quick) as after:

@@ -96,7 +96,7 @@ async def _speech(files: list[Path], seed: int, options: dict[str, str]) -> None
                     console.print(f"[red]no answer[/] to {problem}")
 
             turns = await speak(server.url, files, on_turn)
-        memory_mib = sum(rss_mib(pid) for pid in descendants(server.process.pid))
+        memory_mib = sum(rss_mib(pid) for pid in descendants(server.pid))
         async with open_store(server.store_url) as store:
             turns = [await break_down(store, turn) for turn in turns]
     _print_speech(console, turns, len(files), memory_mib)

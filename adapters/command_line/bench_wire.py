@@ -82,7 +82,7 @@ async def _real_time(console: Console, options: dict[str, str], most: int, load:
     best: Load | None = None
     for count in load:
         async with own_server("scripted", options, ("--max-sessions", str(most))) as server:
-            measured = await real_time(server.url, server.process.pid, count, seconds)
+            measured = await real_time(server.url, server.pid, count, seconds)
         table.add_row(*_cells(measured))
         if percentile(measured.lateness_ms, 99) >= LATE_MS_MAX:
             break

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-import socket
-import subprocess
-import sys
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from adapters.bench.own_server import ServerProcess, model_flags
 from tests.page.fake_server import FakeServer, Story
 
 QUESTIONS = Path(__file__).parents[1] / "data" / "questions"
@@ -100,76 +96,28 @@ def tell() -> Iterator[Callable[[Story], FakeServer]]:
         yield lambda story: servers.enter_context(FakeServer(story))
 
 
-def free_port() -> int:
-    """A TCP port that nobody listens on."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
-
-
-def answers(url: str) -> bool:
-    """Whether an HTTP GET of ``url`` succeeds."""
+@contextlib.contextmanager
+def running(server: ServerProcess) -> Iterator[ServerProcess]:
+    """The server, started and ready; stopped at the end."""
+    server.start()
     try:
-        with urllib.request.urlopen(url, timeout=2) as response:
-            return bool(response.status == 200)
-    except (urllib.error.URLError, ConnectionError, TimeoutError):
-        return False
-
-
-class LiveServer:
-    """``duologue serve`` in a process of its own, on a port and a store that outlive it."""
-
-    def __init__(self, folder: Path, *options: str) -> None:
-        self.log = folder / "server.log"
-        self.port = free_port()
-        self.url = f"http://localhost:{self.port}/"
-        self.command = [sys.executable, "-m", "adapters.command_line.main", "serve", *options]
-        self.command += ["--port", str(self.port), "--store", f"sqlite:///{folder / 'log.sqlite3'}"]
-        self.process: subprocess.Popen[bytes] | None = None
-
-    def start(self) -> None:
-        """Start it and wait until it is ready."""
-        with self.log.open("ab") as log:
-            process = subprocess.Popen(self.command, stdout=log, stderr=subprocess.STDOUT, cwd=self.log.parent)
-        self.process = process
-        until(lambda: process.poll() is not None or answers(f"http://127.0.0.1:{self.port}/readyz"), 180)
-        assert process.poll() is None, self.log.read_text()[-2_000:]
-
-    def kill(self) -> None:
-        """kill -9."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait(30)
-
-    def stop(self) -> None:
-        """End it; stopping twice is stopping once."""
-        if self.process is not None and self.process.poll() is None:
-            self.process.terminate()
-            try:
-                self.process.wait(45)
-            except subprocess.TimeoutExpired:
-                self.kill()
+        server.wait_ready()
+        yield server
+    finally:
+        server.stop()
 
 
 @pytest.fixture(scope="module")
 def live_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The address of a real server with the real models, ready to talk."""
-    server = LiveServer(tmp_path_factory.mktemp("server"), "--model", "cascade", "--drain-s", "1")
-    try:
-        server.start()
-        yield server.url
-    finally:
-        server.stop()
+    flags = ("--model", "cascade", "--drain-s", "1")
+    with running(ServerProcess(tmp_path_factory.mktemp("server"), flags)) as server:
+        yield server.http_url
 
 
 @pytest.fixture
-def scripted_server(tmp_path: Path) -> Iterator[LiveServer]:
+def scripted_server(tmp_path: Path) -> Iterator[ServerProcess]:
     """A real server with the scripted model, whose long answers last minutes; it may be killed and started again."""
-    options = ("--model", "scripted", "--model-option", "long_units=300", "--drain-s", "1")
-    server = LiveServer(tmp_path, *options)
-    try:
-        server.start()
+    flags = ("--model", "scripted", *model_flags({"long_units": "300"}), "--drain-s", "1")
+    with running(ServerProcess(tmp_path, flags)) as server:
         yield server
-    finally:
-        server.stop()

@@ -6,7 +6,8 @@ import re
 
 import pytest
 
-from tests.page.conftest import LiveServer, OpenBrowser, until
+from adapters.bench.own_server import ServerProcess
+from tests.page.conftest import OpenBrowser, until
 from tests.page.test_browser import Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.realtime]
@@ -21,8 +22,8 @@ def fillers(words: list[str], answer: int) -> list[int]:
     return [int(word.split("w")[1]) for word in words if re.fullmatch(rf"a{answer}w\d+", word)]
 
 
-def test_the_button_cuts_and_the_next_answer_comes(scripted_server: LiveServer, open_browser: OpenBrowser) -> None:
-    page = Page(open_browser(scripted_server.url, microphone=None))
+def test_the_button_cuts_and_the_next_answer_comes(scripted_server: ServerProcess, open_browser: OpenBrowser) -> None:
+    page = Page(open_browser(scripted_server.http_url, microphone=None))
     page.write("a long story please")
     until(lambda: len(words_heard(page)) >= 8)
     page.click("interrupt")
@@ -38,14 +39,15 @@ def test_the_button_cuts_and_the_next_answer_comes(scripted_server: LiveServer, 
 
 
 def test_a_killed_server_is_found_again_and_the_answer_goes_on(
-    scripted_server: LiveServer, open_browser: OpenBrowser
+    scripted_server: ServerProcess, open_browser: OpenBrowser
 ) -> None:
-    page = Page(open_browser(scripted_server.url, microphone=None))
+    page = Page(open_browser(scripted_server.http_url, microphone=None))
     page.write("a long story please")
     until(lambda: len(words_heard(page)) >= 8)
     scripted_server.kill()
     until(lambda: page.state == "reconnecting")
     scripted_server.start()
+    scripted_server.wait_ready()
     until(lambda: page.state == "open")
     until(lambda: page.phase() in ("broken", "spoken", "cut"))
     # The model died with the server; what was durable is spoken to its end, without a hole and without a repetition.

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import trio
 
+from adapters.bench.own_server import ServerProcess
 from adapters.client.credentials import ReconnectPolicy
 from adapters.client.session_config import cascade_session_config
 from adapters.client.trio_client import DuplexClient
@@ -19,7 +20,6 @@ from core.session import events as e
 from core.session.history import history
 from core.session.ledger import heard_chars
 from store.opening import open_store
-from tests.speech.conftest import CascadeServer
 from tests.speech.hearing import QUESTIONS, RATE, STORY, backchannel, edits, question, words
 
 pytestmark = [pytest.mark.models, pytest.mark.realtime]
@@ -35,12 +35,12 @@ class Quiet:
     def levels(self, user: float, assistant: float, state: str) -> None: ...
 
 
-def client(server: CascadeServer, **config: Any) -> DuplexClient:
+def client(server: ServerProcess, **config: Any) -> DuplexClient:
     policy = ReconnectPolicy(attempts_max=200, initial_ms=100, delay_ms_max=500)
     return DuplexClient(server.url, model="cascade", config=cascade_session_config(**config), reconnect=policy)
 
 
-async def talk(server: CascadeServer, plan: TalkPlan) -> tuple[dict[str, Any], Replay]:
+async def talk(server: ServerProcess, plan: TalkPlan) -> tuple[dict[str, Any], Replay]:
     """Carry the plan out; the summary of what was heard, and the session's log folded again."""
     async with client(server) as connected:
         prebuffer_ms = int(connected.session_info["recommended_prebuffer_ms"])
@@ -51,7 +51,7 @@ async def talk(server: CascadeServer, plan: TalkPlan) -> tuple[dict[str, Any], R
     return running.record.summary(), await replayed(server, session)
 
 
-async def replayed(server: CascadeServer, session: str) -> Replay:
+async def replayed(server: ServerProcess, session: str) -> Replay:
     async with open_store(server.store_url) as store:
         replay = await replay_session(store, session, make_projection, encode_caused)
     assert replay.exact, replay.mismatch
@@ -63,7 +63,7 @@ def events(replay: Replay, kind: type) -> list[Any]:
 
 
 @pytest.mark.parametrize("voice", ["kokoro_af_heart", "kokoro_bf_emma"])
-async def test_questions_are_heard_right_over_the_socket(cascade_server: CascadeServer, voice: str) -> None:
+async def test_questions_are_heard_right_over_the_socket(cascade_server: ServerProcess, voice: str) -> None:
     heard: list[str] = []
     async with client(cascade_server, turn_detection={"create_response": False}) as connected:
         for number in range(len(QUESTIONS)):
@@ -76,7 +76,7 @@ async def test_questions_are_heard_right_over_the_socket(cascade_server: Cascade
     assert percent <= WER_PERCENT_MAX, (percent, heard)
 
 
-async def test_a_question_faster_than_real_time_gets_the_same_answer(cascade_server: CascadeServer) -> None:
+async def test_a_question_faster_than_real_time_gets_the_same_answer(cascade_server: ServerProcess) -> None:
     answers = []
     for realtime in (True, False):
         async with client(cascade_server) as connected:
@@ -90,7 +90,7 @@ async def test_a_question_faster_than_real_time_gets_the_same_answer(cascade_ser
     assert "Paris" in answers[0]
 
 
-async def test_a_remark_over_the_answer_does_not_cut_it(cascade_server: CascadeServer) -> None:
+async def test_a_remark_over_the_answer_does_not_cut_it(cascade_server: ServerProcess) -> None:
     plan = TalkPlan(
         question=question("kokoro_af_heart", STORY), interrupt=backchannel("espeak_mhm"), chunk_ms=CHUNK_MS, after_s=1.5
     )
@@ -102,7 +102,7 @@ async def test_a_remark_over_the_answer_does_not_cut_it(cascade_server: CascadeS
     assert not events(replay, e.OutputInvalidated)
 
 
-async def test_a_question_over_the_answer_cuts_it_and_is_answered(cascade_server: CascadeServer) -> None:
+async def test_a_question_over_the_answer_cuts_it_and_is_answered(cascade_server: ServerProcess) -> None:
     plan = TalkPlan(
         question=question("kokoro_af_heart", STORY),
         interrupt=question("kokoro_bf_emma", 0),
@@ -124,7 +124,7 @@ async def test_a_question_over_the_answer_cuts_it_and_is_answered(cascade_server
     assert known[cut_answer.item_id] == heard, "the next answer knew more"
 
 
-async def test_a_server_killed_in_mid_answer_is_resumed_and_knows_what_was_said(cascade_server: CascadeServer) -> None:
+async def test_a_server_killed_in_mid_answer_is_resumed_and_knows_what_was_said(cascade_server: ServerProcess) -> None:
     async with client(cascade_server) as connected:
         stream = connected.events()
         _, pcm = question("kokoro_af_heart", STORY)
@@ -134,7 +134,7 @@ async def test_a_server_killed_in_mid_answer_is_resumed_and_knows_what_was_said(
                 break
         cascade_server.kill()
         cascade_server.start()
-        await trio.to_thread.run_sync(cascade_server.wait_ready)
+        await cascade_server.ready()
         statuses = [await _end(stream)]
         await connected.send_text("What is the capital of France?")
         statuses.append(await _end(stream))

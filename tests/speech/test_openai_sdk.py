@@ -10,7 +10,7 @@ from typing import Any
 import openai
 import pytest
 
-from tests.speech.conftest import CascadeServer
+from adapters.bench.own_server import ServerProcess
 from tests.speech.hearing import RATE, STORY, question
 
 pytestmark = [
@@ -66,8 +66,8 @@ def until(connection: Any, kind: str) -> Any:
             return event
 
 
-def test_a_spoken_conversation_with_a_barge_in(cascade_server: CascadeServer) -> None:
-    client = openai.OpenAI(base_url=cascade_server.base_url, api_key="sk-none")
+def test_a_spoken_conversation_with_a_barge_in(cascade_server: ServerProcess) -> None:
+    client = openai.OpenAI(base_url=f"{cascade_server.http_url}/v1", api_key="sk-none")
     with client.realtime.connect(model="cascade") as connection, Microphone(connection) as microphone:
         assert connection.recv().type == "session.created"
         microphone.say(question("kokoro_af_heart", STORY)[1])
