@@ -1,11 +1,11 @@
-"""What was acknowledged survives: kill -9 at any instant, a torn log, a failing fsync. Real processes, real files."""
+"""What was acknowledged survives: kill -9 at any instant, a failing fsync. Real processes, real files. (Torn logs:
+test_torn_log.)"""
 
 from __future__ import annotations
 
 import os
 import random
 import signal
-import sqlite3
 import subprocess
 import sys
 import threading
@@ -19,7 +19,7 @@ import trio
 
 from core.session.events import Append, InputCleared
 from store.opening import open_store
-from tests.store.backends import in_real_time, new_session, writer
+from tests.store.backends import writer
 from tests.store.crash_writer import SESSIONS
 
 pytestmark = pytest.mark.crash
@@ -143,44 +143,3 @@ def test_a_failed_fsync_is_an_error_and_not_an_acknowledgement(tmp_path: Path) -
     )
     assert len(running.acks) == 10 * len(SESSIONS)
     trio.run(check, path, running.acks)
-
-
-@in_real_time
-async def test_a_log_cut_at_any_offset_recovers_a_committed_prefix(tmp_path: Path) -> None:
-    path = tmp_path / "log.sqlite3"
-    # Small pages make a small log: more of its offsets can be tried.
-    connection = sqlite3.connect(path)
-    connection.execute("PRAGMA page_size=512")
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.close()
-    async with open_store(f"sqlite:///{path}") as store:
-        owner = await new_session(store)
-        for number in range(5):
-            await owner.append(bodies=(bytes([number]) * 700,))
-        file, wal = path.read_bytes(), Path(f"{path}-wal").read_bytes()
-    frame_bytes = 512 + 24
-    near_frames = {frame + near for frame in range(32, len(wal), frame_bytes) for near in (-1, 0, 1, 23, 24, 25)}
-    offsets = sorted({*range(0, len(wal), 97), *near_frames, len(wal)})
-    seen = [_recovered(tmp_path / "copy.sqlite3", file, wal[:offset]) for offset in offsets]
-    assert seen == sorted(seen), "a longer log recovers no less"
-    # Nothing at all, the tables, the new session's two records, and then one record and one body at a time.
-    assert sorted(set(seen)) == [(0, 0), *((records, records - 2) for records in range(2, 8))], "not a committed prefix"
-
-
-def _recovered(copy: Path, file: bytes, wal: bytes) -> tuple[int, int]:
-    """(records, bodies) that a database with this file and this log recovers."""
-    Path(f"{copy}-shm").unlink(missing_ok=True)
-    copy.write_bytes(file)
-    Path(f"{copy}-wal").write_bytes(wal)
-    connection = sqlite3.connect(copy)
-    try:
-        if not connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'bodies'").fetchone():
-            return (0, 0)
-        positions = [position for (position,) in connection.execute("SELECT position FROM events ORDER BY position")]
-        assert positions == list(range(1, len(positions) + 1))
-        head = connection.execute("SELECT position FROM sessions").fetchone()
-        assert (head[0] if head else 0) == len(positions)
-        (bodies,) = connection.execute("SELECT count(*) FROM bodies").fetchone()
-        return (len(positions), bodies)
-    finally:
-        connection.close()
