@@ -7,12 +7,8 @@ told with what the logs say.
 
 from __future__ import annotations
 
-import os
 import random
 import signal
-import socket
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -22,6 +18,7 @@ import attrs
 import numpy as np
 import trio
 
+from adapters.bench.own_server import Launch, ServerProcess, model_flags
 from adapters.client import trio_transport
 from adapters.client.credentials import ReconnectPolicy
 from adapters.client.errors import DuplexProtocolError
@@ -37,77 +34,16 @@ from adapters.wire.schema import names
 from core.session import events as e
 from gpu_runtime.models.scripted.identity import identify_all
 from store.opening import open_store
+from tests.crash.forked import fork
 
-SERVER = Path(__file__).with_name("patient_server.py")
-ROOT = Path(__file__).parents[2]
-START_TIMEOUT_S = 90.0
 ANSWER_TIMEOUT_S = 20.0
 PERSISTENT = ReconnectPolicy(attempts_max=2_000, initial_ms=20, delay_ms_max=400)
 QUESTION = (9_000 * np.sin(2 * np.pi * 220 * np.arange(4_800) / 24_000)).astype("<i2").tobytes()
 """200 ms of a tone: speech, to the scripted model."""
 
 MODEL = {"unit_ms": "100", "rtf": "0.6", "long_units": "25", "first_audio_ms": "30"}
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-@attrs.define(eq=False)
-class Process:
-    """One ``duologue serve``; ``words`` is the file of its log."""
-
-    port: int
-    words: Path
-    process: subprocess.Popen[bytes] | None = None
-
-    @property
-    def alive(self) -> bool:
-        return self.process is not None and self.process.poll() is None
-
-    def start(self, url: str, flags: tuple[str, ...]) -> None:
-        options = [flag for key, value in MODEL.items() for flag in ("--model-option", f"{key}={value}")]
-        command = [
-            *(sys.executable, str(SERVER), "serve", "--port", str(self.port), "--store", url),
-            *("--model", "scripted", "--log-level", "warning", "--drain-s", "1", *options, *flags),
-        ]
-        with self.words.open("ab") as words:
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-            self.process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=words, stderr=words, env=environment, cwd=ROOT
-            )
-
-    def signal(self, number: int) -> None:
-        assert self.process is not None
-        self.process.send_signal(number)
-
-    def kill(self) -> None:
-        """kill -9, and wait for the end."""
-        assert self.process is not None
-        self.process.kill()
-        self.process.wait()
-
-    async def ready(self) -> None:
-        """Until it takes sessions. Raises AssertionError with its last words when it does not."""
-        with trio.move_on_after(START_TIMEOUT_S):
-            while self.alive:
-                if await self._is_ready():
-                    return
-                await trio.sleep(0.05)
-        raise AssertionError(f"a server did not start: {self.words.read_text()[-2_000:]}")
-
-    async def _is_ready(self) -> bool:
-        with trio.move_on_after(5):
-            try:
-                stream = await trio.open_tcp_stream("127.0.0.1", self.port)
-                async with stream:
-                    await stream.send_all(b"GET /readyz HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: close\r\n\r\n")
-                    return (await stream.receive_some(64)).startswith(b"HTTP/1.1 200")
-            except (OSError, trio.BrokenResourceError):
-                return False
-        return False
+PATIENT = "[session]\ndisconnect_grace_ms = 300_000\n"
+"""A machine that runs many tests at once may need half a minute to start a server again."""
 
 
 @attrs.define(eq=False)
@@ -118,26 +54,39 @@ class Cluster:
     folder: Path
     chance: random.Random
     flags: tuple[str, ...] = ()
-    servers: list[Process] = attrs.field(factory=list)
+    launch: Launch = fork
+    servers: list[ServerProcess] = attrs.field(factory=list)
     turns: int = 0
     talkers: list[Talker] = attrs.field(factory=list)
 
     async def start(self, count: int) -> None:
         for number in range(count):
-            server = Process(free_port(), self.folder / f"server-{number}.log")
-            self.servers.append(server)
-            server.start(self.url, self.flags)
+            self.add(f"server-{number}").start()
         for server in self.servers:
             await server.ready()
 
-    async def kill_and_restart(self, server: Process | None = None) -> Process:
+    def add(self, name: str, url: str = "") -> ServerProcess:
+        """One more server, not started yet, which reaches the store at ``url``."""
+        patient = self.folder / "patient.toml"
+        patient.write_text(PATIENT)
+        usual = ("--config", str(patient), "--model", "scripted", *model_flags(MODEL), "--log-level", "warning")
+        server = ServerProcess(
+            self.folder,
+            (*usual, "--drain-s", "1", *self.flags),
+            store_url=url or self.url,
+            words=self.folder / f"{name}.log",
+            launch=self.launch,
+        )
+        self.servers.append(server)
+        return server
+
+    async def kill_and_restart(self, server: ServerProcess | None = None, pause_s: float | None = None) -> None:
         """kill -9 of a server drawn by lot; back on the same port."""
         server = server or self.chance.choice(self.servers)
         server.kill()
-        await trio.sleep(self.chance.uniform(0, 0.5))
-        server.start(self.url, self.flags)
+        await trio.sleep(self.chance.uniform(0, 0.5) if pause_s is None else pause_s)
+        server.start()
         await server.ready()
-        return server
 
     def stop(self) -> None:
         for server in self.servers:
@@ -145,22 +94,25 @@ class Cluster:
                 server.signal(signal.SIGCONT)
                 server.kill()
 
-    async def connect(self, url: str, headers: Mapping[str, str]) -> Transport:
-        """The balancer: the next server, in turn."""
+    def balance(self) -> ServerProcess:
+        """The next server, in turn."""
         self.turns += 1
-        server = self.servers[self.turns % len(self.servers)]
-        return await self.connect_to(server, url, headers)
+        return self.servers[self.turns % len(self.servers)]
 
-    async def connect_to(self, server: Process, url: str, headers: Mapping[str, str]) -> Transport:
+    def talked_to(self) -> list[ServerProcess]:
+        """The servers to which talkers connected last."""
+        return [server for server in self.servers if any(talker.server is server for talker in self.talkers)]
+
+    async def connect_to(self, server: ServerProcess, url: str, headers: Mapping[str, str]) -> Transport:
         return await trio_transport.connect(url.replace("balancer", f"127.0.0.1:{server.port}"), headers)
 
 
 @asynccontextmanager
 async def open_cluster(
-    url: str, folder: Path, *, count: int = 2, seed: int = 1, flags: tuple[str, ...] = ()
+    url: str, folder: Path, *, count: int = 2, seed: int = 1, flags: tuple[str, ...] = (), launch: Launch = fork
 ) -> AsyncIterator[Cluster]:
     """``count`` servers that are ready; killed at the end."""
-    cluster = Cluster(url, folder, random.Random(seed), flags)
+    cluster = Cluster(url, folder, random.Random(seed), flags, launch)
     try:
         await cluster.start(count)
         yield cluster
@@ -202,31 +154,46 @@ class Told:
 
 @attrs.define(eq=False)
 class Talker:
-    """A client that has a conversation for as long as it may."""
+    """A client that has a conversation for as long as it may. It interrupts ``cut_share`` of the answers, each after
+    ``patience_max`` chunks at most."""
 
     cluster: Cluster
     chance: random.Random
+    cut_share: float = 0.4
+    patience_max: int = 12
     told: Told = attrs.field(factory=Told)
     client: DuplexClient | None = None
+    server: ServerProcess | None = None
+    """Where it connected last."""
     completed: int = 0
     idle_turns: int = 0
     """Turns that nobody answered: the server died over them, or another answer was still on."""
 
     async def talk(self, stop: trio.Event) -> None:
         """Ask and listen until ``stop``, then once more in peace."""
-        config = cascade_session_config(manual_turns=True)
-        url = "ws://balancer/v1/realtime"
-        client = DuplexClient(url, connect=self.cluster.connect, config=config, reconnect=PERSISTENT)
-        async with client, trio.open_nursery() as nursery:
-            self.client = client
-            await nursery.start(self._listen, client)
+        async with self.connected() as client:
             while not stop.is_set():
-                await self._turn(client, cut=self.chance.random() < 0.4)
+                await self.turn(client, cut=self.chance.random() < self.cut_share)
             with trio.fail_after(3 * ANSWER_TIMEOUT_S):
                 before = self.completed
                 while self.completed == before:
-                    await self._turn(client, cut=False)
+                    await self.turn(client, cut=False)
+
+    @asynccontextmanager
+    async def connected(self) -> AsyncIterator[DuplexClient]:
+        """Through the balancer, coming back after every loss; what it is told is noted."""
+        config = cascade_session_config(manual_turns=True)
+        url = "ws://balancer/v1/realtime"
+        client = DuplexClient(url, connect=self._connect, config=config, reconnect=PERSISTENT)
+        async with client, trio.open_nursery() as nursery:
+            self.client = client
+            await nursery.start(self._listen, client)
+            yield client
             nursery.cancel_scope.cancel()
+
+    async def _connect(self, url: str, headers: Mapping[str, str]) -> Transport:
+        self.server = self.cluster.balance()
+        return await self.cluster.connect_to(self.server, url, headers)
 
     async def _listen(
         self, client: DuplexClient, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
@@ -237,7 +204,8 @@ class Talker:
             assert not events.dropped, "the test's listener is too slow to judge"
             self.told.note(event)
 
-    async def _turn(self, client: DuplexClient, cut: bool) -> None:
+    async def turn(self, client: DuplexClient, cut: bool) -> None:
+        """Ask by voice or in writing, and listen to the answer."""
         if self.chance.random() < 0.5:
             await client.stream_pcm(QUESTION, chunk_ms=50, realtime=False)
             await client.commit(create_response=True)
@@ -254,7 +222,7 @@ class Talker:
             self.idle_turns += 1
 
     async def _hear(self, client: DuplexClient, response: ResponseHandle, cut: bool) -> None:
-        patience = self.chance.randint(1, 12) if cut else 10**6
+        patience = self.chance.randint(1, self.patience_max) if cut else 10**6
         async for _chunk in response.audio():
             await client.ack_playback(response.played_ms, response_id=response.response_id)
             patience -= 1

@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import trio
 
+from adapters.bench.own_server import ServerProcess
 from adapters.client.trio_client import DuplexClient
 from adapters.replay.replaying import replay_session
 from adapters.wire.caused import encode_caused
 from adapters.wire.projections import make_projection
 from core.session import events as e
 from store.opening import open_store
-from tests.crash.cluster import Cluster, Process, judge_log, open_cluster
+from tests.crash.cluster import Cluster, judge_log, open_cluster
 from tests.crash.test_kills import FULL, talk_while
 from tests.store.backends import in_real_time_for, names
 
@@ -127,7 +128,7 @@ async def test_two_servers_that_both_believe_they_own_a_session(postgres: Any, t
                 await _check_one_writer(cluster.url, second.session_id or "")
 
 
-def _client_at(cluster: Cluster, server: Process, **options: Any) -> DuplexClient:
+def _client_at(cluster: Cluster, server: ServerProcess, **options: Any) -> DuplexClient:
     return DuplexClient(
         "ws://balancer/v1/realtime",
         connect=lambda url, headers: cluster.connect_to(server, url, headers),
