@@ -312,8 +312,7 @@ class MemoryStore(QueuedStore):
                 item = self._queue.popleft()
                 outcome = item.inherited() or await self._write(item.request)
                 item.note(outcome)
-                self._admission.commits += 1
-                self._admission.settle(item, outcome)
+                self._admission.settle_group([(item, outcome)], trio.current_time())
             self._idle.set()
 
     async def _write(self, request: Request) -> Outcome:

@@ -16,6 +16,8 @@ from core.session.events import SessionOpened
 from store.planning import Beat, CreateLog, Request, TakeTerm, check_owner, encode_batch
 from store.queueing import Admission, Item, Outcome, QueueLimits
 
+AWAY = "the database is away"
+
 
 class QueuedStore(ABC):
     """The writing half of a Store."""
@@ -58,6 +60,10 @@ class QueuedStore(ABC):
         """See Store.release."""
         await self._ask(Beat(server, leaving=True), urgent=True)
 
+    def fault(self) -> str | None:
+        """See Store.fault."""
+        return self._admission.health.fault(self._queue_clock())
+
     def statistics(self) -> StoreStatistics:
         """See Store.statistics."""
         return self._admission.statistics()
@@ -74,7 +80,8 @@ class QueuedStore(ABC):
     async def _ask(self, request: CreateLog | TakeTerm | Beat, urgent: bool) -> Owned | None:
         check_owner(request)
         if self._is_away():
-            raise StoreFailed("the database is away")
+            self._admission.health.failed(AWAY, self._queue_clock())
+            raise StoreFailed(AWAY)
         outcomes: list[Outcome] = []
         answered = trio.Event()
 

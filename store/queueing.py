@@ -12,11 +12,12 @@ it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import attrs
 
 from core.ports.store import Owned, StoreBusy, StoreError, StoreStatistics
+from store.health import Health
 from store.planning import AppendBatch, Request
 
 Outcome = Owned | StoreError | None
@@ -76,6 +77,7 @@ class Admission:
     bytes: int = 0
     appended_batches: int = 0
     commits: int = 0
+    health: Health = attrs.field(factory=Health)
     _session_items: Counter[str] = attrs.field(factory=Counter)
     _session_bytes: Counter[str] = attrs.field(factory=Counter)
     _attempts: dict[str, Attempt] = attrs.field(factory=dict)
@@ -101,6 +103,7 @@ class Admission:
         self._session_items[session] += 1
         self._session_bytes[session] += size_bytes
         attempt = self._attempts.setdefault(session, Attempt())
+        self.health.waits(now)
         return Item(request, answered, size_bytes, attempt, urgent, now, patient)
 
     def _check(self, queue: str, items: int, items_max: int, size_bytes: int, bytes_max: int) -> None:
@@ -108,8 +111,14 @@ class Admission:
         if items and (items >= items_max or size_bytes > bytes_max):
             raise StoreBusy(f"{queue} is full: {items} of {items_max} items, {size_bytes} of {bytes_max} bytes")
 
-    def settle(self, item: Item, outcome: Outcome) -> None:
-        """Count an item out and answer it."""
+    def settle_group(self, outcomes: Sequence[tuple[Item, Outcome]], now: float) -> None:
+        """Count the items of a transaction out and answer them."""
+        self.commits += 1
+        self.health.answered([outcome for _, outcome in outcomes], self.items - len(outcomes), now)
+        for item, outcome in outcomes:
+            self._settle(item, outcome)
+
+    def _settle(self, item: Item, outcome: Outcome) -> None:
         session = item.request.session
         if isinstance(item.request, AppendBatch):
             self.appended_batches += outcome is None

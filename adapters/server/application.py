@@ -37,6 +37,7 @@ log = logging.getLogger("duologue.server")
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The WebSocket layer's bound, above the dialects' own: those answer with an error, this one closes with 1009."""
 
+STORE_UNAVAILABLE = "store_unavailable"
 RECEIVE_BYTES = 64 * 1024
 MESSAGES_AHEAD = 2
 REALTIME_PATH = "/v1/realtime"
@@ -144,7 +145,9 @@ class Application:
         reason = self.not_ready()
         if reason is None:
             return json_response(200, {"ready": True})
-        return json_response(503, {"ready": False, "reason": reason}, RETRY)
+        fault = self.service.supervisor.store_fault if self.service is not None else None
+        detail = {"detail": fault} if fault is not None and reason == STORE_UNAVAILABLE else {}
+        return json_response(503, {"ready": False, "reason": reason, **detail}, RETRY)
 
     def not_ready(self) -> str | None:
         """Why no new session can be opened now, None when one can."""
@@ -154,6 +157,8 @@ class Application:
             return "loading"
         if self.service.runtime.capabilities is None:
             return "runtime_restarting"
+        if self.service.supervisor.store_fault is not None:
+            return STORE_UNAVAILABLE
         return None
 
     def _metrics(self, request: Request) -> Response:

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from traceback import extract_tb
+
+from core.ports.store import StoreError, TermRefused
+
+log = logging.getLogger("duologue.supervisor")
 
 DEPTH_MAX = 8
 """Causes within causes, groups within groups."""
@@ -12,6 +17,14 @@ DEPTH_MAX = 8
 def described(error: BaseException) -> str:
     """Each exception on a line (causes and members of groups below), with its frames, the innermost last."""
     return "\n".join(_lines(error, 0))
+
+
+def log_loss(session_id: str, error: StoreError) -> None:
+    """A session's memory was thrown away, since its log cannot be written here: at once, before its socket is closed."""
+    if isinstance(error, TermRefused):
+        log.info("session %s is another server's now: %s", session_id, error)
+    else:
+        log.error("session %s lost its log: %s: %s", session_id, type(error).__name__, error)
 
 
 def kind(error: BaseException) -> str:

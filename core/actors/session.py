@@ -17,6 +17,7 @@ from typing import Any
 import trio
 
 from core.actors.attachment import Attachment
+from core.actors.crashes import log_loss
 from core.actors.door import RESUME_ELSEWHERE, Door
 from core.actors.entries import Entry, Left, Posted
 from core.actors.input_bodies import InputBodies
@@ -307,6 +308,7 @@ class Session:
         if self.failure is not None:
             return
         self.failure = f"{type(error).__name__}: {error}"
+        log_loss(self.session_id, error)
         self._end()
         self.outbox.revoke()
         if self.attachment is not None:

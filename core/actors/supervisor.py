@@ -146,6 +146,11 @@ class Supervisor:
         """Whether one more session may be opened now; true of the instant only, while nobody awaits."""
         return not self.draining and len(self._sessions) + self._opening + self._closing < self.sessions_max
 
+    @property
+    def store_fault(self) -> str | None:
+        """Why sessions cannot be written at the moment, None when they can; see Store.fault."""
+        return self._ports.store.fault()
+
     def statistics(self) -> SupervisorStatistics:
         """Now."""
         attached = sum(session.attachment is not None for session in self._sessions.values())
@@ -325,7 +330,6 @@ class Supervisor:
                 self._move()
         if session.failure is not None:
             self._failed += 1
-            log.error("session %s lost its log: %s", session.session_id, session.failure)
         if crash:
             self._failed += 1
             await self._bury(session.session_id, f"internal_error:{crash}")

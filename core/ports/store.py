@@ -166,5 +166,9 @@ class Store(Protocol):
         """Tell of terms that any server takes, as they are taken. A help and no more: some may be missed, and some stores
         tell of none; ``survey`` and the next append find out anyway. One watcher; None: no more."""
 
+    def fault(self) -> str | None:
+        """Why writes fail or hang at the moment, for people to read; None when they do not. One failure is no fault. Never
+        waits, and tells only what ``survey`` and the appends of the last seconds came to."""
+
     def statistics(self) -> StoreStatistics:
         """Now."""

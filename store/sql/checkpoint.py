@@ -13,6 +13,7 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
+from collections.abc import Callable
 
 from sqlalchemy import Engine
 
@@ -24,10 +25,17 @@ logger = logging.getLogger(__name__)
 
 
 class Checkpointer:
-    """The thread, and the writer's part."""
+    """The thread, and the writer's part. ``measure`` is called in the thread each second: another look at the disk."""
 
-    def __init__(self, engine: Engine, interval_s: float = INTERVAL_S, log_frames_max: int = LOG_FRAMES_MAX) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        measure: Callable[[], None] = lambda: None,
+        interval_s: float = INTERVAL_S,
+        log_frames_max: int = LOG_FRAMES_MAX,
+    ) -> None:
         self._engine = engine
+        self._measure = measure
         self._interval_s = interval_s
         self._log_frames_max = log_frames_max
         self._dirty = threading.Event()
@@ -52,6 +60,7 @@ class Checkpointer:
 
     def _run(self) -> None:
         while not self._closing.wait(self._interval_s):
+            self._measure()
             if self._dirty.is_set():
                 self._dirty.clear()
                 self._checkpoint()

@@ -31,6 +31,28 @@ STALLED_MS = 2_000
 PostgreSQL ends its transaction, and another server can take them. Less than what that one waits for a lock."""
 
 
+WRITABLE = "the server's user must be able to write to the file and to its folder"
+
+ADVICE = {
+    "SQLITE_FULL": "the disk is full: make room, or throw sessions away with: duologue sessions prune",
+    "SQLITE_READONLY": f"the file is read-only: {WRITABLE}",
+    "SQLITE_CANTOPEN": f"the file cannot be opened: {WRITABLE}",
+    "SQLITE_IOERR": "the disk failed: the system's log says more",
+    "SQLITE_BUSY": "another program holds the file locked",
+    "SQLITE_NOTADB": "the file is no SQLite database",
+    "SQLITE_CORRUPT": "the file is damaged: bring back a copy, or export what can still be read",
+    "25006": "the database takes no writes: a standby, or one that was set to read-only",
+    "53100": "the database's disk is full",
+    "53300": "the database has no connection left: raise its max_connections",
+    "28": "the database does not let this user in: check the URL's name and password",
+    "3D000": "there is no database of that name: create it first",
+}
+"""How a database's code begins -> what is wrong, and what to do about it."""
+
+DEAD_AFTER_S = 10
+"""A network that swallows packets says nothing: after so long without an answer the connection counts as broken."""
+
+
 class StoreUrlInvalid(ValueError):
     """A store URL that names no database this server can use."""
 
@@ -56,7 +78,8 @@ def failure(fault: DBAPIError | PoolTimeout) -> StoreFailed:
         return StoreFailed("no connection to the database came free in time")
     origin = fault.orig
     code = getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or "no code"
-    return StoreFailed(f"{type(origin).__name__}: {code}")
+    advice = next((f" ({words})" for begin, words in ADVICE.items() if code.startswith(begin)), "")
+    return StoreFailed(f"{type(origin).__name__}: {code}{advice}")
 
 
 def make_engines(url: str, durability: Durability) -> Engines:
@@ -130,7 +153,7 @@ def _make_private_file(path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as fault:
-        raise StoreFailed(f"the store's file cannot be opened: {fault.strerror}") from fault
+        raise StoreFailed(f"the store's file cannot be opened: {fault.strerror} ({WRITABLE})") from fault
 
 
 def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine:
@@ -141,7 +164,15 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
         "default_transaction_read_only": "off" if writes else "on",
     }
     options = " ".join(f"-c {name}={value}" for name, value in settings.items())
-    arguments = {"options": options, "connect_timeout": 5, "application_name": "duologue"}
+    arguments = {
+        "options": options,
+        "connect_timeout": 5,
+        "application_name": "duologue",
+        "tcp_user_timeout": DEAD_AFTER_S * 1_000,
+        "keepalives_idle": DEAD_AFTER_S // 2,
+        "keepalives_interval": 1,
+        "keepalives_count": DEAD_AFTER_S // 2,
+    }
     try:
         # Reads ask first whether a pooled connection still lives; a group that finds it dead is tried again anyway.
         return create_engine(url, connect_args=arguments, pool_pre_ping=not writes, **_pool_options(writes))

@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import trio
@@ -31,12 +32,15 @@ from store.queueing import DEFAULT_LIMITS, Item, Outcome, QueueLimits
 from store.sql import keeping, owners, reading
 from store.sql.checkpoint import Checkpointer
 from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
+from store.sql.file import StoreFile
 from store.sql.listener import TermListener
 from store.sql.statements import statements_for
 from store.sql.transaction import Database, commit_group
 from store.sql.writer import GroupLimits, GroupWriter
 
 T = TypeVar("T")
+
+LOW = "the disk is nearly full; make room, or throw sessions away with: duologue sessions prune"
 
 
 class SqlStore(QueuedStore):
@@ -47,9 +51,15 @@ class SqlStore(QueuedStore):
         self._engines = engines
         self._readers = trio.CapacityLimiter(READERS_MAX)
         self._loop = trio.lowlevel.current_trio_token()
-        self._database = Database(engines.write, statements_for(engines.write.dialect), patience_s)
         is_sqlite = engines.write.dialect.name == "sqlite"
-        self._checkpointer = Checkpointer(engines.read) if is_sqlite else None
+        self._file = StoreFile(Path(str(engines.write.url.database))) if is_sqlite else None
+        self._database = Database(
+            engines.write,
+            statements_for(engines.write.dialect),
+            patience_s,
+            self._file.lost if self._file is not None else lambda: None,
+        )
+        self._checkpointer = Checkpointer(engines.read, self._file.measure) if self._file is not None else None
         self._listener = None if is_sqlite else TermListener(engines.read, self._hear)
         self._told: TermGiven | None = None
         self._writer = GroupWriter(self._execute, self._deliver, group)
@@ -136,6 +146,10 @@ class SqlStore(QueuedStore):
     def _is_away(self) -> bool:
         return self._database.away
 
+    def fault(self) -> str | None:
+        """See Store.fault."""
+        return LOW if self._file is not None and self._file.low else super().fault()
+
     def _execute(self, items: Sequence[Item]) -> list[Outcome]:
         """In the writer's thread."""
         if self._checkpointer is not None:
@@ -151,9 +165,7 @@ class SqlStore(QueuedStore):
             return
 
     def _settle(self, outcomes: list[tuple[Item, Outcome]]) -> None:
-        self._admission.commits += 1
-        for item, outcome in outcomes:
-            self._admission.settle(item, outcome)
+        self._admission.settle_group(outcomes, time.monotonic())
 
     def _hear(self, session: str, term: int) -> None:
         """In the listener's thread."""

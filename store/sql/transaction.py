@@ -19,7 +19,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -52,11 +52,12 @@ class GroupFailed(Exception):
 @attrs.define
 class Database:
     """Where groups are written. ``patience_s``: how long a database that is away is waited for; ``away`` says that it
-    is; ``hurry`` ends the waiting."""
+    is; ``hurry`` ends the waiting. ``lost``: why what is written would not be kept, if so (store.sql.file)."""
 
     engine: Engine
     statements: Statements
     patience_s: float = 0.0
+    lost: Callable[[], str | None] = lambda: None
     away: bool = False
     hurry: threading.Event = attrs.field(factory=threading.Event)
 
@@ -122,6 +123,9 @@ def _failed(items: Iterable[Item], error: StoreFailed) -> list[Outcome]:
 
 
 def _transact(database: Database, items: Sequence[Item]) -> list[Outcome]:
+    lost = database.lost()
+    if lost is not None:
+        raise GroupFailed(StoreFailed(lost), away=False)
     with _begin(database.engine) as connection:
         statements = database.statements
         names = json.dumps(sorted({item.request.session for item in items}))

@@ -25,7 +25,7 @@ from core.actors.session import Ports
 from core.actors.supervisor import Supervisor, open_supervisor
 from gpu_runtime.host.inline import open_inline
 from gpu_runtime.models.scripted import machine
-from store.memory import open_memory_store
+from store.memory import MemoryStore, open_memory_store
 
 WALL_START_NS = 1_700_000_000_000_000_000
 
@@ -89,6 +89,7 @@ class Server:
 
     application: Application
     supervisor: Supervisor
+    store: MemoryStore
     nursery: trio.Nursery
 
     def dial(self) -> trio.abc.Stream:
@@ -154,5 +155,5 @@ async def open_test_server(settings: ServerSettings | None = None, **script: Any
             await trio.sleep(0.01)
         metrics.watch_service(supervisor, runtime, store)
         application.service = Service(supervisor, runtime, metrics, settings)
-        yield Server(application, supervisor, nursery)
+        yield Server(application, supervisor, store, nursery)
         nursery.cancel_scope.cancel()

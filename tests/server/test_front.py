@@ -13,6 +13,7 @@ from adapters import page
 from adapters.server.application import Application
 from adapters.server.metrics import Metrics
 from adapters.server.settings import ServerSettings, is_loopback
+from store.memory import Fault, no_faults
 from tests.server.servers import Server, open_test_server
 
 UPGRADE = (
@@ -73,10 +74,26 @@ async def test_health_readiness_models_and_metrics() -> None:
             assert f"# TYPE duologue_{name}".encode() in body, name
 
 
+async def test_a_store_that_takes_no_writes_makes_the_server_unready_until_it_does() -> None:
+    async with open_test_server() as server, server.connect() as client:
+        await client.receive()
+        server.store.policy = lambda request: Fault(fail_before=True)
+        while (answer := await server.get("/readyz"))[0] == 200:
+            await trio.sleep(0.1)
+        status, headers, body = answer
+        assert status == 503
+        assert json.loads(body) == {"ready": False, "reason": "store_unavailable", "detail": "injected: not written"}
+        assert headers["retry-after"]
+        assert (await server.get("/healthz"))[0] == 200, "nobody is helped by a restart"
+        server.store.policy = no_faults
+        while (await server.get("/readyz"))[0] != 200:
+            await trio.sleep(0.1)
+
+
 async def test_while_the_model_loads_the_server_says_so() -> None:
     application = Application(ServerSettings(model="scripted"), Metrics())
     async with trio.open_nursery() as nursery:
-        server = Server(application, None, nursery)  # type: ignore[arg-type]
+        server = Server(application, None, None, nursery)  # type: ignore[arg-type]
         status, headers, body = await server.get("/readyz")
         assert (status, json.loads(body)["reason"]) == (503, "loading")
         assert headers["retry-after"]

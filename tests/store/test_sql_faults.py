@@ -13,8 +13,9 @@ import trio
 from core.ports.store import StoreFailed
 from core.session.digest import body_digest
 from core.session.events import InputCleared, InputTranscript
+from store import health
 from store.opening import open_store
-from store.sql import engines
+from store.sql import engines, file
 from store.sql.checkpoint import Checkpointer
 from store.sql.engines import StoreUrlInvalid
 from store.sql.schema import bodies
@@ -160,9 +161,10 @@ async def test_what_is_not_a_database_is_an_error(path: Path) -> None:
     with pytest.raises(StoreFailed, match="SQLITE_NOTADB"):
         async with open_store(f"sqlite:///{path}"):
             pass
-    with pytest.raises(StoreFailed, match="cannot be opened"):
-        async with open_store(f"sqlite:///{path}/below/a/file"):
-            pass
+    for unusable in (f"{path}/below/a/file", "/sys/duologue.sqlite3"):
+        with pytest.raises(StoreFailed, match=r"cannot be opened: .* \(the server's user must be able to write"):
+            async with open_store(f"sqlite:///{unusable}"):
+                pass
 
 
 @in_real_time
@@ -206,16 +208,71 @@ async def test_a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_room(
         _on_the_writer(store, f"PRAGMA max_page_count={pages}")
         big = owner.batch(bodies=(b"x" * 50_000,), urgent=False)
         answers = await append_all(store, big, other.batch())
-        assert [str(answer) for answer in answers] == ["OperationalError: SQLITE_FULL", "None"]
+        assert isinstance(answers[0], StoreFailed)
+        assert str(answers[0]).startswith("OperationalError: SQLITE_FULL (the disk is full: make room")
+        assert answers[1] is None
         _on_the_writer(store, "PRAGMA max_page_count=1000000")
         await append(store, big)
         assert list(await store.read("sess_1", after=2)) == [stored(big)]
 
 
+@in_real_time
+async def test_a_store_that_refuses_writes_says_so_until_it_takes_them_again(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "CALM_S", 1.0)
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        await store.survey("server-a", 10_000)
+        assert store.fault() is None
+        _on_the_writer(store, "PRAGMA query_only=ON")
+        while store.fault() is None:
+            with pytest.raises(StoreFailed, match=r"SQLITE_READONLY \(the file is read-only: the server's user must"):
+                await store.survey("server-a", 10_000)
+        assert "SQLITE_READONLY" in str(store.fault())
+        _on_the_writer(store, "PRAGMA query_only=OFF")
+        while store.fault() is not None:
+            await store.survey("server-a", 10_000)
+
+
+@in_real_time
+@pytest.mark.parametrize("part", ["", "-wal"])
+async def test_what_would_be_written_to_a_deleted_file_is_refused(path: Path, part: str) -> None:
+    """SQLite itself would go on, and all would be gone with the process."""
+    moved, aside = Path(f"{path}{part}"), Path(f"{path}.aside")
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner = await new_session(store)
+        batch = owner.batch()
+        moved.rename(aside)
+        with pytest.raises(StoreFailed, match=f"{moved.name} is gone; put the old one back, or restart"):
+            await append(store, batch)
+        moved.write_bytes(b"")
+        with pytest.raises(StoreFailed, match="was replaced by another one"):
+            await append(store, batch)
+        aside.rename(moved)
+        await append(store, batch)
+        assert list(await store.read("sess_1", after=2)) == [stored(batch)]
+
+
+@in_real_time
+async def test_a_disk_with_little_room_left_is_a_fault_before_it_is_full(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        monkeypatch.setattr(file, "ROOM_BYTES_MIN", 2**62)
+        while store.fault() is None:
+            await trio.sleep(0.05)
+        assert "nearly full; make room" in str(store.fault())
+        await new_session(store)
+        monkeypatch.setattr(file, "ROOM_BYTES_MIN", 0)
+        while store.fault() is not None:
+            await trio.sleep(0.05)
+
+
 def _on_the_writer(store: SqlStore, statement: str) -> None:
     """Settings of SQLite that hold for one connection: the writer's, which has only one."""
-    with store._engines.write.connect() as connection:
-        connection.exec_driver_sql(statement)
+    connection = store._engines.write.raw_connection()  # SQLAlchemy's own would begin a transaction
+    connection.cursor().execute(statement)
+    connection.close()
 
 
 # --- checkpoints ----------------------------------------------------------------------------------------------------

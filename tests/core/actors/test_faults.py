@@ -151,6 +151,34 @@ async def test_a_crash_ends_the_session_and_its_words_stay_out_of_the_log(caplog
         assert "swordfish" not in caplog.text
 
 
+async def test_a_lost_log_is_told_at_once_and_not_when_its_socket_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_story() as story:
+        story.ask()
+        await story.answering()
+        story.stall_socket()
+        await story.wait(300)
+        link = story.client.link
+        assert link is not None
+        assert link.attachment is not None
+        story.fail_append()
+        await story.until(lambda: "lost its log: StoreFailed: injected" in caplog.text, within_s=0.5)
+        assert not link.attachment.closed.is_set(), "its socket takes nothing, and is given time"
+        await story.wait(2_000)
+        await story.resume()
+
+
+async def test_a_session_that_moves_to_another_server_is_no_error(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO")
+    async with open_story() as story:
+        story.ask()
+        await story.answering()
+        await story.take_over()
+        await story.wait(2_000)
+        told = [record for record in caplog.records if "another server's now" in record.getMessage()]
+        assert [record.levelname for record in told] == ["INFO"]
+        assert "lost its log" not in caplog.text
+
+
 @pytest.mark.parametrize(
     ("fault", "said"), [(Fault(fail_before=True), "not written"), (Fault(before_s=20.0), "no answer within 10 s")]
 )
