@@ -17,6 +17,7 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from adapters.command_line.config_file import model_options, read_config, session_defaults
 from adapters.command_line.reading import DEFAULT_STORE
+from adapters.command_line.server_log import set_up_log, wordless_crashes
 from adapters.server.admission import Limits
 from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal, settle_memory
 from adapters.server.settings import ServerSettings, is_loopback
@@ -135,16 +136,15 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
 
     The first Ctrl-C lets answers finish (see --drain-s), the second ends it at once.
     """
-    logging.basicConfig(level=log_level.upper(), format="%(asctime)s %(levelname)-7s %(name)s: %(message)s")
-    for library in ("trio-websocket", "alembic"):
-        logging.getLogger(library).setLevel(logging.WARNING)
+    set_up_log(log_level)
     settings = _settings(flags, ctx.meta.get("duologue.session", {}))
     options = model_options(flags["model_option"])
     try:
         make_store = partial(
             open_store, flags["store"], durability=flags["durability"], patience_s=flags["store_patience_s"]
         )
-        trio.run(_serve, settings, make_store, options, strict_exception_groups=True)
+        with wordless_crashes():
+            trio.run(_serve, settings, make_store, options, strict_exception_groups=True)
     except* CannotListen as group:
         raise click.ClickException(_first(group)) from None
     except* (ModelUnavailable, StoreUrlInvalid, StoreError) as group:
