@@ -56,6 +56,13 @@ class Answer:
         self.mark_mortal(number)
         self.last_delta = number
 
+    def mark_deltas(self, number: int, count: int) -> int:
+        """The same for the next ``count`` frames after ``number``; the last one's number."""
+        for _ in range(count):
+            number += 1
+            self.mark_delta(number)
+        return number
+
     def dead_above(self, cursor: int) -> list[list[int]]:
         """The ranges of numbers above ``cursor`` that a cut there kills."""
         return [[max(first, cursor + 1), last] for first, last in self.mortal if last > cursor]

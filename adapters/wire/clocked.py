@@ -113,6 +113,10 @@ class ClockedProjection:
         self._number = out.number
         return out.frames
 
+    def pass_over(self, record: e.Record, state: SessionState) -> None:
+        """The same, frames and all: a session of these dialects that lost its client is read back to be ended only."""
+        self.fold(record, state)
+
     def greeting(self, state: SessionState, credentials: Credentials | None) -> list[Mapping[str, Any]]:
         """What opens an attachment."""
         raise NotImplementedError

@@ -19,6 +19,8 @@ class Emitter:
     number: int
     number_field: str | None
     """The payload's own field for the number, where the dialect shows it."""
+    counts_only: bool = False
+    """Nobody will ask for these frames: numbers are given out, and nothing else is made."""
     frames: list[Frame] = attrs.field(factory=list)
 
     def live(self, event: str, /, **fields: Any) -> int:
@@ -37,6 +39,8 @@ class Emitter:
     ) -> int:
         """Any event. ``output`` with ``audio_field``: the event carries that unit's audio."""
         self.number += 1
+        if self.counts_only:
+            return self.number
         payload: dict[str, Any] = {"type": event, "event_id": event_id(self.session_id, self.number)}
         if self.number_field is not None:
             payload[self.number_field] = self.number

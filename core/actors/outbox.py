@@ -125,11 +125,10 @@ class Outbox:
         self._count_anew()
         self._let_go(at_ns)
 
-    def pass_over(self, frames: Iterable[Frame]) -> None:
-        """Frames of a log that is read back, so old that they would be let go at once."""
-        for frame in frames:
-            self.head = self.number = frame.number
-            self.first_number = frame.number + 1
+    def pass_over(self, number: int) -> None:
+        """The stream of a log that is read back has come to ``number``, with frames so old that none of them is kept."""
+        self.head = self.number = number
+        self.first_number = number + 1
 
     def cut(self, epoch: int, cursor: int, fence: int) -> None:
         """Undelivered audio of epochs below ``epoch`` above ``cursor`` is dead; write nothing before ``fence`` is safe."""

@@ -17,27 +17,25 @@ import trio
 from core.actors.attachment import Attachment
 from core.actors.crashes import described, kind
 from core.actors.door import RESUME_ELSEWHERE
+from core.actors.folding import Folded, begin_fold
 from core.actors.housekeeping import Housekeeper
 from core.actors.journal import batch_of
-from core.actors.lease import LEASE_S, Holders, Lease
+from core.actors.lease import LEASE_S, Lease
 from core.actors.line import RETRY_S
-from core.actors.outbox import Outbox
 from core.actors.session import Ports, Session
 from core.ports.projection import Projection
 from core.ports.socket import Socket
 from core.ports.store import Owned, SessionUnknown, StoreError, StoreFailed
 from core.session import commands as c
 from core.session import events as e
-from core.session.apply import apply
 from core.session.config import SessionConfig
-from core.session.digest import CHAIN_START, chain_digest
-from core.session.ledger import NS_PER_MS
+from core.session.digest import chain_digest
 from core.session.machine import step
 from core.session.state import Phase, SessionState
 
 log = logging.getLogger("duologue.supervisor")
 
-READ_RECORDS = 500
+READ_RECORDS = 1_000
 """So many are folded at a stretch: other sessions wait for that long, a few ms."""
 TOKEN_BYTES = 32
 BURY_TIMEOUT_S = 10
@@ -79,17 +77,6 @@ class SupervisorStatistics:
     opened: int
     resumed: int
     failed: int
-
-
-@attrs.define
-class _Folded:
-    """A log that was read back: everything that an actor is made of."""
-
-    state: SessionState
-    projection: Projection
-    outbox: Outbox
-    chain: bytes
-    holders: Holders
 
 
 class Supervisor:
@@ -240,43 +227,26 @@ class Supervisor:
             raise ResumeRefused("session_resume_expired", "there is no such session") from None
 
     async def _fold(
-        self, session_id: str, projection: Projection | None = None, onto: _Folded | None = None
-    ) -> _Folded | None:
+        self, session_id: str, projection: Projection | None = None, onto: Folded | None = None
+    ) -> Folded | None:
         """Read a log and fold it, its stream along with it; ``onto`` what was folded of it before. None: no such session."""
         folded = onto
         try:
-            last_ns = (await self._ports.store.session(session_id)).updated_ns
-            while batches := await self._ports.store.read(
-                session_id, folded.state.position if folded else 0, READ_RECORDS
-            ):
-                for batch in batches:
-                    for record in batch.records:
-                        if folded is None:
-                            folded = self._begin_fold(record, projection)
-                        else:
-                            apply(folded.state, record)
-                        oldest_ns = last_ns - folded.outbox.window_ms * NS_PER_MS
-                        restore(folded.outbox, folded.projection, record, folded.state, oldest_ns)
-                        folded.holders.note(record.event, folded.state.server)
-                    assert folded is not None
-                    folded.chain = batch.chain or folded.chain
+            row = await self._ports.store.session(session_id)
+            while (position := folded.state.position if folded else 0) < row.position:
+                batches = await self._ports.store.read(session_id, position, READ_RECORDS)
+                folded = folded or self._begin_fold(batches[0].records[0].event, projection)
+                folded.take(batches, row.updated_ns)
         except SessionUnknown:
             return None
-        if folded is not None:
-            folded.outbox.durable = folded.state.position
         return folded
 
-    def _begin_fold(self, opened: e.Record, projection: Projection | None) -> _Folded:
-        state = SessionState()
-        apply(state, opened)
-        outbox = Outbox(state.config.replay_window_ms, state.config.replay_window_bytes)
-        return _Folded(state, projection or self._projection_for(state), outbox, CHAIN_START, Holders())
-
-    def _projection_for(self, state: SessionState) -> Projection:
-        projection = self._make_projection(state.dialect, state.projection_version)
+    def _begin_fold(self, opened: e.Event, projection: Projection | None) -> Folded:
+        assert isinstance(opened, e.SessionOpened)
+        projection = projection or self._make_projection(opened.dialect, opened.projection_version)
         if projection is None:
             raise ResumeRefused("resync_required", "this server does not know the session's stream version")
-        return projection
+        return begin_fold(opened, projection)
 
     async def _load_input(self, state: SessionState) -> dict[str, bytes]:
         bodies = {}
@@ -310,7 +280,7 @@ class Supervisor:
 
     # -- actors ------------------------------------------------------------------------------------------------
 
-    def _start(self, folded: _Folded, fresh: bool, lease: Lease | None = None) -> Session:
+    def _start(self, folded: Folded, fresh: bool, lease: Lease | None = None) -> Session:
         session = Session(self._ports, folded.state, folded.projection, folded.outbox, folded.chain, fresh, lease)
         self._sessions[session.session_id] = session
         self._nursery.start_soon(self._run, session)
@@ -356,7 +326,7 @@ class Supervisor:
         except (StoreError, ResumeRefused) as error:
             log.error("session %s could not be closed in its log: %s", session_id, error)
 
-    async def _append_close(self, folded: _Folded, reason: str) -> None:
+    async def _append_close(self, folded: Folded, reason: str) -> None:
         """Raises StoreError; StoreFailed also when the store does not answer."""
         state, written = folded.state, trio.Event()
         outcome: list[StoreError | None] = []
@@ -398,17 +368,6 @@ class Supervisor:
                 await trio.sleep(0.02)
         with trio.move_on_after(5), suppress(StoreError):
             await self._ports.store.release(self._server_id)
-
-
-def restore(outbox: Outbox, projection: Projection, record: e.Record, state: SessionState, oldest_ns: int = 0) -> None:
-    """Fold one record of a log that is read back into its stream. Frames from before ``oldest_ns`` are not kept."""
-    frames = projection.fold(record, state)
-    if record.at_ns < oldest_ns:
-        outbox.pass_over(frames)
-    elif frames:  # most records of a long log are input, which adds nothing to the stream
-        outbox.restore(frames, record.at_ns)
-    if isinstance(record.event, e.EpochBump) and record.event.disposition == "cut":
-        outbox.cut(record.event.epoch, record.event.cursor, 0)
 
 
 def token_hash(token: str) -> str:

@@ -49,6 +49,10 @@ class Projection(Protocol):
         """The frames that ``record`` adds; ``state`` is the machine's state after it. Total: never raises on a record
         that the machine wrote."""
 
+    def pass_over(self, record: Record, state: SessionState) -> None:
+        """As ``fold``, for a record so old that nobody can ask for its frames: what comes after it is numbered and told as
+        if it had been folded, and its frames need not be made."""
+
     @property
     def number(self) -> int:
         """The last number given out."""

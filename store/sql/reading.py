@@ -57,16 +57,16 @@ def _whole_batches(connection: Connection, session: str, after: int, limit: int)
     """The batches that end within the next ``limit`` records. Raises StoreFailed when a record is missing."""
     batches: list[StoredBatch] = []
     records: list[Record] = []
-    position = after
-    for row in connection.execute(_EVENTS_AFTER, {"of_session": session, "after": after, "up_to": limit}):
-        place, epoch, at_ns, tag, version, body, batch_id, term, chain = row
-        if version == SCHEMA_VERSIONS.get(tag):
+    position, versions = after, SCHEMA_VERSIONS
+    rows = connection.execute(_EVENTS_AFTER, {"of_session": session, "after": after, "up_to": limit}).all()
+    for place, epoch, at_ns, tag, version, body, batch_id, term, chain in rows:
+        if version == versions.get(tag):
             record = decode_current(place, epoch, at_ns, tag, body)
         else:
             record = decode_row(Row(place, epoch, at_ns, tag, version, body))
         position += 1
         # Pair check of the writer's: what was written dense must be read dense, or a fold would be of another session.
-        if record.position != position:
+        if place != position:
             raise StoreFailed(f"{session}: position {position} is missing")
         records.append(record)
         if batch_id is not None:

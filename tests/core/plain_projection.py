@@ -73,6 +73,9 @@ class PlainProjection:
             case _:
                 return [self._live(record, event_id=getattr(event, "event_id", None))]
 
+    def pass_over(self, record: e.Record, state: SessionState) -> None:
+        self.fold(record, state)
+
     def greeting(self, state: SessionState, credentials: Credentials | None) -> list[Mapping[str, Any]]:
         assert credentials is not None
         return [{"type": CREATED, "token": credentials.resume_token, "session": state.session_id}]

@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.wire.duplex.projection import DuplexProjection
+from adapters.wire.minicpmo.projection import MiniCPMOProjection
+from adapters.wire.moshi.projection import MoshiProjection
 from adapters.wire.openai.projection import OpenAIProjection
 from adapters.wire.schema.shapes import skipped_of_done
 from core.session import commands as c
@@ -19,7 +21,7 @@ from core.session.events import Record, SessionOpened
 from core.session.state import SessionState
 from tests.wire.stories import Story
 
-_ACTIONS = st.one_of(
+ACTIONS = st.one_of(
     st.tuples(st.just("ask")),
     st.tuples(st.just("speech_begins")),
     st.tuples(st.just("speech_ends"), st.sampled_from(["mm-hmm", "", "stop it now", None]), st.integers(100, 2_000)),
@@ -38,7 +40,7 @@ _ACTIONS = st.one_of(
 )
 
 
-def _act(story: Story, action: tuple[Any, ...]) -> None:
+def act(story: Story, action: tuple[Any, ...]) -> None:
     match action:
         case ("answer", text, ms):
             if story.state.active is not None:
@@ -71,13 +73,13 @@ def _act(story: Story, action: tuple[Any, ...]) -> None:
 
 
 @pytest.mark.parametrize("make", [OpenAIProjection, DuplexProjection])
-@given(actions=st.lists(_ACTIONS, max_size=60))
+@given(actions=st.lists(ACTIONS, max_size=60))
 def test_the_stream_can_be_rebuilt_whatever_is_cut(
     make: type[OpenAIProjection], actions: list[tuple[Any, ...]]
 ) -> None:
     story = Story(make())
     for action in actions:
-        _act(story, action)
+        act(story, action)
     story.do(c.CancelOutput("client_cancelled", quiet=True))
     while story.state.active is not None:  # turns that waited are answered, too
         story.done()
@@ -95,6 +97,33 @@ def test_the_stream_can_be_rebuilt_whatever_is_cut(
     assert got | announced == set(range(1, story.projection.number + 1))
     json.dumps([dict(frame.payload) for frame in story.frames], allow_nan=False)
     _a_replay_gives_the_same(story, make)
+
+
+_ALL = [OpenAIProjection, DuplexProjection, MiniCPMOProjection, MoshiProjection]
+
+
+@pytest.mark.parametrize("make", _ALL)
+@given(actions=st.lists(ACTIONS, max_size=60), data=st.data())
+def test_a_stream_whose_beginning_was_passed_over_goes_on_as_if_it_had_been_folded(
+    make: type[OpenAIProjection], actions: list[tuple[Any, ...]], data: st.DataObject
+) -> None:
+    story = Story(make())
+    for action in actions:
+        act(story, action)
+    story.do(c.CancelOutput("client_cancelled", quiet=True))
+    passed_over = data.draw(st.integers(0, len(story.records)), label="records passed over")
+
+    projection, state, frames = make(), SessionState(), []
+    for record in story.records[:passed_over]:
+        apply(state, record)
+        projection.pass_over(record, state)
+    first = projection.number + 1
+    for record in story.records[passed_over:]:
+        apply(state, record)
+        frames.extend(projection.fold(record, state))
+    assert frames == [frame for frame in story.frames if frame.number >= first]
+    assert all(frame.position > passed_over for frame in frames)
+    assert projection.number == story.projection.number
 
 
 def _skipped(done: dict[str, Any]) -> set[int]:

@@ -100,6 +100,9 @@ class DuplexProjection(OpenAIProjection):
         response = state.responses.get(event.response_id)
         if event.source != "client" or response is None:
             return
+        if emit.counts_only:
+            emit.number += 1
+            return
         acknowledged = {
             "type": names.PLAYBACK_ACK,
             "session_id": state.session_id,
