@@ -9,7 +9,7 @@ from typing import Any, assert_never
 import attrs
 
 from core.session import events as e
-from core.session.config import SessionConfig
+from core.session.config import SessionConfig, Tool
 from core.session.decisions.cut import LANE_FULL
 
 DOT = "•"
@@ -38,6 +38,7 @@ KEPT_FIELDS = frozenset(
         *("digest", "answers", "upto", "parts", "sent", "items"),  # ids too
         *("dialect", "kind", "encoding", "role", "name", "by", "trigger", "action", "status", "disposition", "source"),
         *("code", "param", "command", "modalities", "output_modalities", "timings"),
+        *("media_type", "inputs", "calls", "tool_choice"),
         "reason",  # the server's own words; but SessionClosed's may be a client's
         *("model", "voice", "type", "overlap_policy", "unacked", "context_on_barge_in", "window_mode"),
     }
@@ -77,9 +78,12 @@ def masked(event: e.Event) -> e.Event:
             return attrs.evolve(event, text=dots(event.text))
         case e.ResponseStarted():
             instructions = None if event.instructions is None else dots(event.instructions)
-            return attrs.evolve(event, instructions=instructions, metadata=_json(event.metadata))
+            tools = None if event.tools is None else _tools(event.tools)
+            return attrs.evolve(event, instructions=instructions, metadata=_json(event.metadata), tools=tools)
         case e.ToolCalled():
             return attrs.evolve(event, arguments=_json(event.arguments))
+        case e.Append():
+            return attrs.evolve(event, text=dots(event.text))
         case e.ItemCreated():
             return attrs.evolve(event, text=dots(event.text), item=_json(event.item))
         case e.Refused():
@@ -91,7 +95,6 @@ def masked(event: e.Event) -> e.Event:
             | e.Attached()
             | e.TokenConfirmed()
             | e.Detached()
-            | e.Append()
             | e.InputCleared()
             | e.SpeechStarted()
             | e.OverlapDecided()
@@ -123,7 +126,15 @@ def _close_reason(reason: str) -> str:
 
 
 def _config(config: SessionConfig) -> SessionConfig:
-    return attrs.evolve(config, instructions=dots(config.instructions), echo=_json(config.echo))
+    return attrs.evolve(
+        config, instructions=dots(config.instructions), echo=_json(config.echo), tools=_tools(config.tools)
+    )
+
+
+def _tools(tools: tuple[Tool, ...]) -> tuple[Tool, ...]:
+    return tuple(
+        attrs.evolve(tool, description=dots(tool.description), parameters=_json(tool.parameters)) for tool in tools
+    )
 
 
 def _json(text: str) -> str:

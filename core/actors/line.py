@@ -1,6 +1,6 @@
 """The line to the runtime, and what becomes of a word that its full queue refuses (RuntimeBusy). One rule:
 
-* sound is lost, and counted: the ear hears a gap;
+* sound and what is shown along with it are lost, and counted: the ear hears a gap;
 * a request for an answer fails at once, so that nobody waits for it;
 * every other word is owed. It is told as soon as there is room, in its order, and until then nothing overtakes it (sound
   that would is lost). What is owed is bounded; a session that owes more begins again from its log.
@@ -17,6 +17,7 @@ import attrs
 
 from core.actors.weight import weight
 from core.ports import runtime as rt
+from core.session.config import IMAGE
 
 OWED_ITEMS_MAX = 64
 OWED_BYTES_MAX = 4 * 1024 * 1024
@@ -60,7 +61,7 @@ class RuntimeLine:
         """Say it now or, if it is one of those that are owed, later."""
         if self.settle() and self._take(message):
             return Fate.TAKEN
-        if isinstance(message, rt.Feed | rt.Respond):
+        if isinstance(message, rt.Feed | rt.Respond) or _is_of_the_moment(message):
             return Fate.LOST
         size_bytes = weight(message)
         if len(self._owed) >= OWED_ITEMS_MAX or self._owed_bytes + size_bytes > OWED_BYTES_MAX:
@@ -95,3 +96,8 @@ class RuntimeLine:
         except rt.RuntimeBusy:
             return False
         return True
+
+
+def _is_of_the_moment(message: rt.ToRuntime) -> bool:
+    """An image of the turn that is being said; one of an item was meant to be looked at."""
+    return isinstance(message, rt.Part) and message.kind == IMAGE and not message.item_id

@@ -234,7 +234,8 @@ class Outbox:
 
     def cursor(self) -> Cursor:
         """Where the stream stands, for the machine."""
-        return Cursor(self.number, dict(self.sent))
+        more = self.place < len(self.entries)
+        return Cursor(self.number, dict(self.sent), self.entries[self.place].frame.position if more else 0)
 
     def knows(self, number: int) -> bool:
         """Whether a client that has ``number`` can be continued from here without a hole."""

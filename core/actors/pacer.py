@@ -14,7 +14,7 @@ from collections import deque
 import attrs
 
 from core.actors.weight import weight
-from core.ports.runtime import LaneEnded, LaneFailed, Produced
+from core.ports.runtime import LaneEnded, LaneFailed, Produced, ToolCalled
 from core.session.commands import Sent
 from core.session.effects import PauseLane, ResumeLane
 
@@ -28,7 +28,7 @@ HELD_ITEMS_MAX = 4_096
 HELD_BYTES_MAX = 16 * 1024 * 1024
 """How much may be held: far more than a lane makes that heeds its PauseLane."""
 
-Held = Produced | LaneEnded | LaneFailed
+Held = Produced | ToolCalled | LaneEnded | LaneFailed
 
 
 class PacerFull(Exception):

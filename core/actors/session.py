@@ -30,7 +30,7 @@ from core.actors.pacer import Pacer
 from core.actors.playout import Playout
 from core.actors.ports import Ports as Ports
 from core.actors.ports import Watch as Watch
-from core.actors.translate import command_from
+from core.actors.translate import command_from, gain, part_of
 from core.actors.weight import weight
 from core.ports import runtime as rt
 from core.ports.projection import Frame, Projection
@@ -158,7 +158,7 @@ class Session:
         try:
             self._mailbox.post(message, weight(message))
         except MailboxFull:
-            if isinstance(message, rt.Produced):
+            if isinstance(message, rt.Produced | rt.ToolCalled):
                 self._playout.output_lost = True  # noted at the next turn: that answer fails, the session lives
                 self._mailbox.nudge()
             else:  # a word that the session cannot do without: begin again from the log
@@ -257,7 +257,7 @@ class Session:
                     self._gain_runtime()  # only now, after a resume: attached comes before a bump
             case Left():
                 self._door.leave(entry.attachment, entry.reason)
-            case rt.Produced() | rt.LaneEnded() | rt.LaneFailed():
+            case rt.Produced() | rt.ToolCalled() | rt.LaneEnded() | rt.LaneFailed():
                 self._playout.put(entry)
             case rt.RuntimeReady() if self.state.runtime_up:
                 pass
@@ -279,7 +279,7 @@ class Session:
 
         result = step(self.state, command, self.now_ns(), self.outbox.cursor(), project)
         if not result.records:
-            if isinstance(command, c.ModelOutput):
+            if isinstance(command, c.ModelOutput | c.ModelCall):
                 self._ports.watch.stale_output(self)
             return ()
         named = {body.digest: body.data for body in bodies}
@@ -288,11 +288,11 @@ class Session:
             self._playout.pacer.drop()
         self._perform_fences(result.effects, result.records)
         self.outbox.extend(frames, result.records[-1].at_ns, named)
-        if isinstance(command, c.AppendAudio):
+        if isinstance(command, c.AppendAudio | c.AppendPart | c.CreateItem) and result.refusal is None:
             self._input_bodies.keep(named)
         for effect in result.effects:
             self._perform(effect)
-        self._input_bodies.let_go(self.state.input)
+        self._input_bodies.let_go(self.state)
         self._ports.watch.stepped(self, result.records)
         self.move()
         return result.records
@@ -343,6 +343,10 @@ class Session:
                 audio = self._input_bodies.get(effect.digest)
                 if audio is not None:
                     self.tell_runtime(rt.Feed(effect.session, effect.epoch, effect.start_ms, effect.audio_ms, audio))
+            case fx.FeedPart():
+                data = self._input_bodies.get(effect.digest) if effect.digest else b""
+                if data is not None:
+                    self.tell_runtime(part_of(effect, data))
             case fx.ConfigureSession():
                 self._playout.configure(self.state.config)
                 self.tell_runtime(effect)
@@ -364,7 +368,7 @@ class Session:
     def _gain_runtime(self) -> None:
         capabilities = self._ports.runtime.capabilities_of(self.session_id)
         if capabilities is not None and not self.state.runtime_up and not self._ended:
-            self.step(c.GainRuntime(capabilities.lane_tokens_max))
+            self.step(gain(capabilities))
 
     # -- the end -----------------------------------------------------------------------------------------------
 

@@ -31,6 +31,7 @@ from core.session import events as e
 from core.session.config import SessionConfig
 from core.session.digest import chain_digest
 from core.session.machine import step
+from core.session.parts import bodies_needed
 from core.session.state import Phase, SessionState
 
 log = logging.getLogger("duologue.supervisor")
@@ -250,9 +251,9 @@ class Supervisor:
 
     async def _load_input(self, state: SessionState) -> dict[str, bytes]:
         bodies = {}
-        for chunk in state.input.pending:
+        for digest in bodies_needed(state):
             with suppress(KeyError):  # it was erased
-                bodies[chunk.digest] = await self._ports.store.body(state.session_id, chunk.digest)
+                bodies[digest] = await self._ports.store.body(state.session_id, digest)
         return bodies
 
     def _admit(self) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from core.ports import runtime as rt
 from core.ports.store import Body
 from core.session import commands as c
+from core.session import effects as fx
 from core.session.digest import body_digest
 
 STATUS = {"completed": "completed", "max_output_tokens": "incomplete"}
@@ -26,6 +27,9 @@ def command_from(message: rt.FromRuntime) -> tuple[c.Command, tuple[Body, ...]]:
             return c.TurnHeard(message.item_id, message.text), ()
         case rt.Produced():
             return _output(message)
+        case rt.ToolCalled():
+            call = c.ModelCall(message.epoch, message.response_id, message.call_id, message.name, message.arguments)
+            return call, ()
         case rt.LaneEnded():
             usage = (message.input_tokens, message.output_tokens)
             status = STATUS.get(message.reason, "completed")
@@ -36,7 +40,12 @@ def command_from(message: rt.FromRuntime) -> tuple[c.Command, tuple[Body, ...]]:
         case rt.RuntimeLost():
             return c.LoseRuntime(message.reason), ()
         case rt.RuntimeReady():
-            return c.GainRuntime(message.capabilities.lane_tokens_max), ()
+            return gain(message.capabilities), ()
+
+
+def gain(capabilities: rt.Capabilities) -> c.GainRuntime:
+    """A worker is up, with what the machine must know of it."""
+    return c.GainRuntime(capabilities.lane_tokens_max, capabilities.inputs, capabilities.can_truncate)
 
 
 def _output(message: rt.Produced) -> tuple[c.Command, tuple[Body, ...]]:
@@ -55,3 +64,18 @@ def _output(message: rt.Produced) -> tuple[c.Command, tuple[Body, ...]]:
         message.timings,
     )
     return command, (body,) if body else ()
+
+
+def part_of(effect: fx.FeedPart, data: bytes) -> rt.Part:
+    """The effect with its bytes."""
+    return rt.Part(
+        effect.session,
+        effect.epoch,
+        effect.kind,
+        effect.digest,
+        effect.media_type,
+        effect.start_ms,
+        effect.item_id,
+        effect.text,
+        data,
+    )

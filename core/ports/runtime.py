@@ -13,6 +13,7 @@ from typing import Protocol
 
 import attrs
 
+from core.session.config import USUAL_INPUTS, Tool
 from core.session.effects import (
     AbortLane,
     ClearTurn,
@@ -25,6 +26,7 @@ from core.session.effects import (
     PauseLane,
     Respond,
     ResumeLane,
+    TruncateLane,
 )
 from core.session.events import TextMark
 
@@ -47,6 +49,7 @@ __all__ = [
     "ModelStatistics",
     "OpenLane",
     "OpenSession",
+    "Part",
     "PauseLane",
     "Produced",
     "Respond",
@@ -62,6 +65,9 @@ __all__ = [
     "SpeechGoesOn",
     "TextMark",
     "ToRuntime",
+    "Tool",
+    "ToolCalled",
+    "TruncateLane",
 ]
 
 
@@ -76,14 +82,33 @@ class Feed:
     audio: bytes
 
 
+@attrs.frozen
+class Part:
+    """Input that is no audio (FeedPart with its bytes), of a kind that the capabilities name. An image comes before the
+    history that names it by its digest, and again after OpenSession; one that no history names any more may be forgotten.
+    A text's words are in ``text``; they come in the history too, when their turn is closed."""
+
+    session: str
+    epoch: int
+    kind: str
+    digest: str
+    media_type: str
+    start_ms: int
+    item_id: str
+    text: str
+    data: bytes
+
+
 ToRuntime = (
     OpenSession
     | ConfigureSession
     | OpenLane
     | Feed
+    | Part
     | ClearTurn
     | CommitTurn
     | Respond
+    | TruncateLane
     | AbortLane
     | PauseLane
     | ResumeLane
@@ -103,6 +128,12 @@ class Capabilities:
     voices: tuple[str, ...] = ()
     prebuffer_ms: int = 0
     """How much a player should hold before it starts, so that it does not run dry after a short first chunk."""
+    inputs: tuple[str, ...] = USUAL_INPUTS
+    """Which kinds of input it takes (core.session.config.INPUT_KINDS); others are refused before they come here."""
+    can_truncate: bool = False
+    """It takes TruncateLane; else a lane that was told too much is opened anew."""
+    tool_calls: bool = False
+    """It may ask for the functions that a session has."""
 
 
 @attrs.frozen
@@ -166,6 +197,19 @@ class Produced:
 
 
 @attrs.frozen
+class ToolCalled:
+    """An answer asks for a function call. Comes in its place among the answer's units, before its LaneEnded. ``arguments``:
+    JSON text. The result, if the client gives one, is in a later history, behind this call."""
+
+    session: str
+    epoch: int
+    response_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+@attrs.frozen
 class LaneEnded:
     """The answer is complete. ``reason``: completed, or max_output_tokens."""
 
@@ -203,7 +247,16 @@ class RuntimeReady:
 
 
 FromRuntime = (
-    SpeechBegan | SpeechGoesOn | SpeechEnded | Heard | Produced | LaneEnded | LaneFailed | RuntimeLost | RuntimeReady
+    SpeechBegan
+    | SpeechGoesOn
+    | SpeechEnded
+    | Heard
+    | Produced
+    | ToolCalled
+    | LaneEnded
+    | LaneFailed
+    | RuntimeLost
+    | RuntimeReady
 )
 
 RuntimeSink = Callable[[FromRuntime], None]
@@ -215,9 +268,11 @@ TO_RUNTIME: dict[str, type] = {
     "configure_session": ConfigureSession,
     "open_lane": OpenLane,
     "feed": Feed,
+    "part": Part,
     "clear_turn": ClearTurn,
     "commit_turn": CommitTurn,
     "respond": Respond,
+    "truncate_lane": TruncateLane,
     "abort_lane": AbortLane,
     "pause_lane": PauseLane,
     "resume_lane": ResumeLane,
@@ -229,6 +284,7 @@ FROM_RUNTIME: dict[str, type] = {
     "speech_ended": SpeechEnded,
     "heard": Heard,
     "produced": Produced,
+    "tool_called": ToolCalled,
     "lane_ended": LaneEnded,
     "lane_failed": LaneFailed,
     "runtime_ready": RuntimeReady,

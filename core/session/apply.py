@@ -7,13 +7,15 @@ an id, or decides anything.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any, TypeVar
+from typing import Any
 
 from core.session import events as e
+from core.session.config import AUDIO
+from core.session.conversation import add_item, drop_item
 from core.session.ledger import heard_chars, heard_text
+from core.session.parts import forget_shown_before, hide, show, take_in, take_pending
 from core.session.state import (
     EVENT_IDS_MAX,
-    ITEMS_MAX,
     PREROLL_MS,
     RESPONSES_MAX,
     Chunk,
@@ -23,8 +25,6 @@ from core.session.state import (
     SessionState,
     Speech,
 )
-
-V = TypeVar("V")
 
 
 class LogBroken(Exception):
@@ -77,6 +77,7 @@ def _session_closed(state: SessionState, event: e.SessionClosed, at_ns: int) -> 
     state.close_reason = event.reason
     state.queued.clear()
     state.input.pending.clear()
+    take_pending(state.input)
     state.input.pending_bytes = 0
 
 
@@ -156,6 +157,10 @@ def _erased(state: SessionState, event: e.Erased, at_ns: int) -> None:
 
 def _append(state: SessionState, event: e.Append, at_ns: int) -> None:
     side = state.input
+    if event.kind != AUDIO:
+        take_in(state, event)
+        _client_was_here(state, event.event_id, at_ns)
+        return
     side.samples += event.samples
     side.now_ms = event.start_ms + event.audio_ms
     side.pending.append(Chunk(event.digest, event.size_bytes, event.start_ms, event.audio_ms))
@@ -164,11 +169,13 @@ def _append(state: SessionState, event: e.Append, at_ns: int) -> None:
         side.heard_speech = True
     if state.config.turn_detection is not None and side.speech is None:
         _take_input(state, side.now_ms - PREROLL_MS)
+        forget_shown_before(side, side.now_ms - PREROLL_MS)
     _client_was_here(state, event.event_id, at_ns)
 
 
 def _input_cleared(state: SessionState, event: e.InputCleared, at_ns: int) -> None:
     _take_input(state, state.input.now_ms)
+    take_pending(state.input)
     state.input.speech = None
     state.input.heard_speech = False
     _client_was_here(state, event.event_id, at_ns)
@@ -193,11 +200,12 @@ def _overlap_decided(state: SessionState, event: e.OverlapDecided, at_ns: int) -
 
 def _commit(state: SessionState, event: e.Commit, at_ns: int) -> None:
     _take_input(state, event.end_ms)
+    typed, images = take_pending(state.input)
     state.input.heard_speech = False
     if event.by == "client":
         state.items_made += 1
         state.input.speech = None
-    _add_item(
+    add_item(
         state,
         Item(
             event.item_id,
@@ -206,8 +214,11 @@ def _commit(state: SessionState, event: e.Commit, at_ns: int) -> None:
             None if event.speech else "",
             spoken=True,
             audio_ms=event.end_ms - event.start_ms,
+            typed=typed,
         ),
     )
+    if images:
+        show(state, event.item_id, images)
     if event.create_response:
         state.queued.append(event.item_id)
     _client_was_here(state, event.event_id, at_ns)
@@ -236,7 +247,7 @@ def _item_created(state: SessionState, event: e.ItemCreated, at_ns: int) -> None
     role = event.role if kind == "message" else _ITEM_ROLES.get(kind, "system")
     item = Item(event.item_id, role, kind, event.text, source=event.item, name=event.name, call_id=event.call_id)
     state.items_made += 1
-    _add_item(state, item, event.previous_item_id)
+    add_item(state, item, event.previous_item_id)
     _client_was_here(state, event.event_id, at_ns)
 
 
@@ -245,42 +256,12 @@ _ITEM_ROLES = {"function_call": "assistant", "function_call_output": "tool"}
 
 
 def _item_deleted(state: SessionState, event: e.ItemDeleted, at_ns: int) -> None:
-    state.items.pop(event.item_id, None)
-    state.window.items.pop(event.item_id, None)
-    state.told_too_much.pop(event.item_id, None)
-    if event.item_id in state.queued:
-        state.queued.remove(event.item_id)
+    drop_item(state, event.item_id)
     _client_was_here(state, event.event_id, at_ns)
 
 
 def _item_retrieved(state: SessionState, event: e.ItemRetrieved, at_ns: int) -> None:
     _client_was_here(state, event.event_id, at_ns)
-
-
-def _add_item(state: SessionState, item: Item, after: str | None = None) -> None:
-    window = state.window
-    if after == "root" or (after is not None and after in state.items):
-        state.items = _put_after(state.items, after, item.item_id, item)
-        # After an item that has left the window is before all that has not.
-        window.items = _put_after(window.items, after if after in window.items else "root", item.item_id, None)
-    else:
-        state.items[item.item_id] = item
-        window.items[item.item_id] = None
-    while len(state.items) > ITEMS_MAX:
-        oldest = next(iter(state.items))
-        del state.items[oldest]
-        window.items.pop(oldest, None)
-
-
-def _put_after(there: dict[str, V], after: str | None, key: str, value: V) -> dict[str, V]:
-    if after == "root":
-        return {key: value, **there}
-    rebuilt: dict[str, V] = {}
-    for old, kept in there.items():
-        rebuilt[old] = kept
-        if old == after:
-            rebuilt[key] = value
-    return rebuilt
 
 
 def _window_slid(state: SessionState, event: e.WindowSlid, at_ns: int) -> None:
@@ -289,6 +270,7 @@ def _window_slid(state: SessionState, event: e.WindowSlid, at_ns: int) -> None:
         return
     for item_id in tuple(window.items):
         del window.items[item_id]
+        hide(state, item_id)
         window.previous.append(item_id)
         if item_id == event.upto:
             break
@@ -315,7 +297,7 @@ def _response_started(state: SessionState, event: e.ResponseStarted, at_ns: int)
     state.responses[event.response_id] = state.active = response
     if not event.out_of_band:
         item = Item(event.item_id, "assistant", "message", None, event.response_id, spoken="audio" in event.modalities)
-        _add_item(state, item)
+        add_item(state, item)
     if event.answers is not None and event.answers in state.queued:
         state.queued.remove(event.answers)
     state.told_too_much.clear()  # the runtime is told the whole heard conversation with it
@@ -351,7 +333,11 @@ def _call_of(event: e.ToolCalled) -> Item:
 
 def _tool_called(state: SessionState, event: e.ToolCalled, at_ns: int) -> None:
     state.items_made += 1
-    _add_item(state, _call_of(event))
+    response = state.responses.get(event.response_id)
+    if response is not None:
+        response.calls[event.item_id] = state.position
+    if response is None or not response.out_of_band:
+        add_item(state, _call_of(event))
 
 
 def _response_ended(state: SessionState, event: e.ResponseEnded, at_ns: int) -> None:
@@ -361,7 +347,8 @@ def _response_ended(state: SessionState, event: e.ResponseEnded, at_ns: int) -> 
         if event.usage is not None and event.usage[0] > 0 and response.prompt_tokens:
             estimate = response.prompt_tokens - state.window.excess_tokens
             state.window.excess_tokens = max(0, event.usage[0] - estimate)
-        if event.reason == "runtime_lost" and response.units == 0 and response.answers in state.items:
+        nothing_made = response.units == 0 and not response.calls
+        if event.reason == "runtime_lost" and nothing_made and response.answers in state.items:
             state.queued.appendleft(response.answers)  # nothing of it was made: it is asked for again
     if state.active is response:
         state.active = None
@@ -382,7 +369,11 @@ def _epoch_bump(state: SessionState, event: e.EpochBump, at_ns: int) -> None:
 
 def _output_invalidated(state: SessionState, event: e.OutputInvalidated, at_ns: int) -> None:
     response = state.responses.get(event.response_id)
+    for item_id in event.calls:
+        drop_item(state, item_id)
     if response is not None:
+        for item_id in event.calls:
+            response.calls.pop(item_id, None)
         response.invalidated_ms += event.invalidated_ms
         response.sent_ms = response.produced_ms - response.invalidated_ms  # nothing of it is pending any more
         response.cut = True
@@ -441,6 +432,7 @@ def _runtime_changed(state: SessionState, event: e.RuntimeChanged, at_ns: int) -
     state.input.speech = None
     if event.up:
         state.lane_tokens_max = event.lane_tokens_max
+        state.inputs, state.can_truncate = event.inputs, event.can_truncate
 
 
 def _client_was_here(state: SessionState, event_id: str | None, at_ns: int) -> None:

@@ -11,7 +11,7 @@ from typing import get_args
 
 import attrs
 
-from core.session.config import SessionConfig
+from core.session.config import USUAL_INPUTS, SessionConfig, Tool
 from core.session.events import TextMark
 
 
@@ -25,10 +25,12 @@ class Sent:
 
 @attrs.frozen
 class Cursor:
-    """Where the stream stands: the last number handed to the socket, and what of recent responses was sent."""
+    """Where the stream stands: the last number handed to the socket, and what of recent responses was sent. ``waiting``:
+    the first log position of which something was not handed over yet (0: nothing waits)."""
 
     number: int = 0
     sent: Mapping[str, Sent] = attrs.field(factory=dict)
+    waiting: int = 0
 
 
 # -- from the client ----------------------------------------------------------------------------------------------
@@ -48,6 +50,28 @@ class AppendAudio:
     event_id: str | None = None
     is_speech: bool | None = None
     rms: float | None = None
+
+
+@attrs.frozen
+class ImageBody:
+    """An image by the digest of its bytes."""
+
+    digest: str
+    size_bytes: int
+    media_type: str
+
+
+@attrs.frozen
+class AppendPart:
+    """Input beside the audio, of the turn that is being said: ``image`` and ``reference_audio`` by digest, ``text`` as it
+    is."""
+
+    kind: str
+    digest: str = ""
+    size_bytes: int = 0
+    media_type: str = ""
+    text: str = ""
+    event_id: str | None = None
 
 
 @attrs.frozen
@@ -75,6 +99,8 @@ class CreateResponse:
     max_output_tokens: int | None = None
     out_of_band: bool = False
     event_id: str | None = None
+    tools: tuple[Tool, ...] | None = None
+    tool_choice: str | None = None
 
 
 @attrs.frozen
@@ -109,6 +135,7 @@ class CreateItem:
     event_id: str | None = None
     call_id: str = ""
     name: str = ""
+    images: tuple[ImageBody, ...] = ()
 
 
 @attrs.frozen
@@ -230,6 +257,17 @@ class ModelOutput:
 
 
 @attrs.frozen
+class ModelCall:
+    """The model asks for a function call. ``call_id`` is its own name for it, empty when it has none."""
+
+    epoch: int
+    response_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+@attrs.frozen
 class ModelDone:
     """The answer's end. ``status``: completed, incomplete or failed."""
 
@@ -252,6 +290,8 @@ class GainRuntime:
     """A worker is up; ``lane_tokens_max``: what a lane of it holds (0: unknown)."""
 
     lane_tokens_max: int = 0
+    inputs: tuple[str, ...] = USUAL_INPUTS
+    can_truncate: bool = False
 
 
 # -- from the actor -----------------------------------------------------------------------------------------------
@@ -295,6 +335,7 @@ class FailOutput:
 
 Command = (
     AppendAudio
+    | AppendPart
     | ClearInput
     | CommitInput
     | CreateResponse
@@ -313,6 +354,7 @@ Command = (
     | SpeechFinished
     | TurnHeard
     | ModelOutput
+    | ModelCall
     | ModelDone
     | LoseRuntime
     | GainRuntime
@@ -325,6 +367,7 @@ Command = (
 
 CLIENT_COMMANDS = (
     AppendAudio,
+    AppendPart,
     ClearInput,
     CommitInput,
     CreateResponse,

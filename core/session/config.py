@@ -14,6 +14,16 @@ OVERLAP_POLICIES = ("listen_only", "barge_in_on_speech")
 UNACKED_POLICIES = ("assume_elapsed", "heard_nothing")
 WINDOW_MODES = ("off", "basic", "context")
 
+TOOL_CHOICES = ("auto", "none", "required")
+NAMED_TOOL = "function:"
+"""Begins the tool choice that names one function."""
+
+AUDIO, TEXT, IMAGE, TOOL_RESULT, REFERENCE_AUDIO = "audio", "text", "image", "tool_result", "reference_audio"
+INPUT_KINDS = (AUDIO, TEXT, IMAGE, TOOL_RESULT, REFERENCE_AUDIO)
+"""What a model may be able to take in. ``reference_audio``: a voice that it is to speak with."""
+USUAL_INPUTS = (AUDIO, TEXT, TOOL_RESULT)
+"""What a model takes that does not say, and what one took when logs did not say yet."""
+
 
 @attrs.frozen
 class AudioFormat:
@@ -41,6 +51,18 @@ class TurnDetection:
     """Whether a finished turn is answered without being asked to."""
     interrupt_response: bool = True
     """Whether speech may cut an answer off."""
+
+
+@attrs.frozen
+class Tool:
+    """A function that the model may ask the client to call."""
+
+    name: str
+    """What the client calls it."""
+    description: str = ""
+    """For the model: what it does, and when to call it."""
+    parameters: str = "{}"
+    """JSON schema of its arguments, as text."""
 
 
 @attrs.frozen
@@ -110,3 +132,7 @@ class SessionConfig:
     """The same, in bytes of audio."""
     echo: str = "{}"
     """JSON object of what the dialect must echo back and the machine does not read (tools, metadata, tracing ...)."""
+    tools: tuple[Tool, ...] = ()
+    """Functions that the model may ask for."""
+    tool_choice: str = "auto"
+    """``auto``, ``none``, ``required``, or ``function:NAME`` for one that it has to ask for."""

@@ -9,19 +9,25 @@ from __future__ import annotations
 
 import attrs
 
-from core.session.config import AudioFormat, TurnDetection
+from core.session.config import AudioFormat, Tool, TurnDetection
 
 
 @attrs.frozen
 class HistoryTurn:
     """One turn of the conversation as the model may know it: of an answer, only what was heard.
 
-    ``text`` None: a user's turn that the runtime itself transcribes (it knows ``item_id`` from CommitTurn).
+    ``text`` None: a user's turn that the runtime itself transcribes (it knows ``item_id`` from CommitTurn). A turn with a
+    ``name`` is a function call of the assistant's, and ``text`` its arguments (JSON); the role ``tool`` is a call's result.
     """
 
     role: str
     text: str | None
     item_id: str
+    images: tuple[str, ...] = ()
+    """Digests of what the turn shows; each was fed (FeedPart) before it is named here."""
+    name: str = ""
+    call_id: str = ""
+    """Ties a call and its result together."""
 
 
 @attrs.frozen
@@ -33,15 +39,19 @@ class OpenSession:
     turn_detection: TurnDetection | None
     input_ms: int = 0
     """Where the input clock stands: the ear's times go on from here."""
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
 
 
 @attrs.frozen
 class ConfigureSession:
-    """New input format or turn detection for a session's ear."""
+    """New input format or turn detection for a session's ear, new tools for its model."""
 
     session: str
     input_format: AudioFormat
     turn_detection: TurnDetection | None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: str = "auto"
 
 
 @attrs.frozen
@@ -64,6 +74,21 @@ class FeedAudio:
     digest: str
     start_ms: int
     audio_ms: int
+
+
+@attrs.frozen
+class FeedPart:
+    """Input that is no audio: an image or a reference voice by digest, a text as it is. ``item_id``: of the client's item
+    that it is in; empty: of the turn that is being said. A part may come again after OpenSession."""
+
+    session: str
+    epoch: int
+    kind: str
+    digest: str
+    media_type: str
+    start_ms: int
+    item_id: str = ""
+    text: str = ""
 
 
 @attrs.frozen
@@ -96,6 +121,20 @@ class Respond:
     history: tuple[HistoryTurn, ...]
     modalities: tuple[str, ...]
     max_output_tokens: int | None
+    tools: tuple[Tool, ...] | None = None
+    """For this answer only; None: the session's."""
+    tool_choice: str | None = None
+    """The same."""
+
+
+@attrs.frozen
+class TruncateLane:
+    """Less was heard of ``item_id`` than the lane was told: it knows ``chars`` characters of it, and nothing behind them."""
+
+    session: str
+    epoch: int
+    item_id: str
+    chars: int
 
 
 @attrs.frozen
@@ -134,9 +173,11 @@ RuntimeEffect = (
     | ConfigureSession
     | OpenLane
     | FeedAudio
+    | FeedPart
     | ClearTurn
     | CommitTurn
     | Respond
+    | TruncateLane
     | AbortLane
     | PauseLane
     | ResumeLane

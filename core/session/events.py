@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import attrs
 
-from core.session.config import SessionConfig
+from core.session.config import USUAL_INPUTS, SessionConfig, Tool
 
 
 @attrs.frozen
@@ -81,7 +81,8 @@ class Detached:
 
 @attrs.frozen
 class Append:
-    """Input: one chunk of audio, or a text, an image, a tool result (``kind``)."""
+    """Input that a model is fed as it comes: a chunk of audio, an image, a text, a reference voice (``kind``). What is not
+    audio takes no time on the input clock and stands at ``start_ms``."""
 
     kind: str
     digest: str
@@ -93,6 +94,12 @@ class Append:
     rate: int = 24_000
     event_id: str | None = None
     is_speech: bool | None = None
+    text: str = ""
+    """A text's own words: a fold needs them, so they are no body."""
+    media_type: str = ""
+    """What the body of an image or a reference voice is: ``image/png``."""
+    item_id: str = ""
+    """The client's item that an image is in; empty: the turn that is being said."""
 
 
 @attrs.frozen
@@ -206,6 +213,10 @@ class ResponseStarted:
     event_id: str | None = None
     prompt_tokens: int = 0
     """Estimated length of what the lane is told with it: the prefix and the units."""
+    tools: tuple[Tool, ...] | None = None
+    """For this answer only; None: the session's."""
+    tool_choice: str | None = None
+    """The same."""
 
 
 @attrs.frozen
@@ -239,7 +250,7 @@ class Output:
 
 @attrs.frozen
 class ToolCalled:
-    """The model asks for a function call."""
+    """The model asks for a function call. It counts as made unless a cut finds it undelivered (output_invalidated)."""
 
     response_id: str
     item_id: str
@@ -278,6 +289,8 @@ class OutputInvalidated:
 
     response_id: str
     invalidated_ms: int
+    calls: tuple[str, ...] = ()
+    """Items of function calls that the client never got whole: they were not made, and leave the conversation."""
 
 
 @attrs.frozen
@@ -370,6 +383,10 @@ class RuntimeChanged:
     up: bool
     reason: str = ""
     lane_tokens_max: int = 0
+    inputs: tuple[str, ...] = USUAL_INPUTS
+    """Which kinds of input its model takes."""
+    can_truncate: bool = False
+    """Its lanes can be cut back to what was heard; else they are opened anew."""
 
 
 @attrs.frozen

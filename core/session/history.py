@@ -24,7 +24,10 @@ def history(
     are left out. ``heard``: response id -> ms, where that is to count instead of what is recorded."""
     turns, items = [], state.items
     for item_id in state.window.items:
-        turn = _turn(state, items[item_id], heard)
+        item = items[item_id]
+        if item.typed:
+            turns.append(HistoryTurn(item.role, item.typed, item_id))
+        turn = _turn(state, item, heard)
         if turn is not None:
             turns.append(turn)
         if item_id == upto:
@@ -47,7 +50,7 @@ def previous_text(state: SessionState, item_ids: Collection[str], heard: Mapping
         turn = _turn(state, item, heard) if item is not None else None
         if turn is None or not turn.text:
             continue
-        line = f"\n{turn.role}: {turn.text}"
+        line = f"\n{turn.role}: {turn.name}{turn.text}"
         size = len(line) if line.isascii() else len(line.encode())
         if size > room:
             break
@@ -67,11 +70,10 @@ def item_text(state: SessionState, item: Item) -> str:
 
 
 def _turn(state: SessionState, item: Item, heard: Mapping[str, int]) -> HistoryTurn | None:
-    if item.kind == "function_call":
-        return None
     response = state.responses.get(item.response_id) if item.response_id is not None else None
     if response is None:
-        if not item.text and (item.role == "assistant" or (item.role == "user" and item.text is not None)):
+        silent = not item.text and not item.images and not item.name
+        if silent and (item.role == "assistant" or (item.role == "user" and item.text is not None)):
             return None
         text, memo = item.text, item.turn
     else:
@@ -82,5 +84,6 @@ def _turn(state: SessionState, item: Item, heard: Mapping[str, int]) -> HistoryT
     if memo is not None and memo.text == text:
         return memo
     role = item.role if response is None else "assistant"
-    item.turn = turn = HistoryTurn(role, text, item.item_id)
+    images = tuple(image.digest for image in item.images)
+    item.turn = turn = HistoryTurn(role, text, item.item_id, images, item.name, item.call_id)
     return turn

@@ -60,6 +60,13 @@ def outstanding(response: Response, cursor: Cursor, now_ns: int) -> bool:
     return audible_ms - played_now_ms(response, cursor, now_ns) > PLAYED_OUT_MS
 
 
+def undelivered_calls(response: Response, cursor: Cursor) -> tuple[str, ...]:
+    """Items of function calls that were not handed over whole: a cut now means that they were never made."""
+    if response.cut or not cursor.waiting:
+        return ()
+    return tuple(item_id for item_id, position in response.calls.items() if position >= cursor.waiting)
+
+
 def speaking(state: SessionState, cursor: Cursor, now_ns: int) -> Response | None:
     """The newest response that a cut would hit, if any."""
     for response in reversed(state.responses.values()):

@@ -11,6 +11,7 @@ _ALWAYS = frozenset(Phase)
 
 LEGAL: dict[type, frozenset[Phase]] = {
     c.AppendAudio: _OPEN,
+    c.AppendPart: _OPEN,
     c.ClearInput: _LIVE,
     c.CommitInput: _OPEN,
     c.CreateResponse: _OPEN,
@@ -29,6 +30,7 @@ LEGAL: dict[type, frozenset[Phase]] = {
     c.SpeechFinished: _LIVE,
     c.TurnHeard: _LIVE,
     c.ModelOutput: _LIVE,
+    c.ModelCall: _LIVE,
     c.ModelDone: _LIVE,
     c.LoseRuntime: _LIVE,
     c.GainRuntime: _LIVE,

@@ -147,10 +147,11 @@ def _refused(refusal: Refusal, command: c.Command) -> e.Refused:
     return e.Refused(refusal.code, refusal.message, refusal.param, refusal.event_id, c.NAMES[type(command)])
 
 
-_OF_THE_LANE = (c.SpeechHeard, c.SpeechContinues, c.SpeechFinished, c.ModelOutput, c.ModelDone)
+_OF_THE_LANE = (c.SpeechHeard, c.SpeechContinues, c.SpeechFinished, c.ModelOutput, c.ModelCall, c.ModelDone)
 
 _DECIDE: dict[type, Callable[[Context, Any], Decision]] = {
     c.AppendAudio: user.append_audio,
+    c.AppendPart: user.append_part,
     c.ClearInput: user.clear_input,
     c.CommitInput: user.commit_input,
     c.SpeechHeard: user.speech_heard,
@@ -162,6 +163,7 @@ _DECIDE: dict[type, Callable[[Context, Any], Decision]] = {
     c.FailOutput: output.fail_output,
     c.AckPlayback: output.ack_playback,
     c.ModelOutput: output.model_output,
+    c.ModelCall: output.model_call,
     c.ModelDone: output.model_done,
     c.CreateItem: items.create_item,
     c.DeleteItem: items.delete_item,

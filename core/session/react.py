@@ -7,8 +7,9 @@ from typing import Any
 
 from core.session import effects as fx
 from core.session import events as e
+from core.session.config import AUDIO, IMAGE, REFERENCE_AUDIO, TEXT
 from core.session.history import history
-from core.session.state import SessionState
+from core.session.state import Image, SessionState
 
 
 def effects_of(record: e.Record, state: SessionState) -> tuple[fx.Effect, ...]:
@@ -20,25 +21,62 @@ def effects_of(record: e.Record, state: SessionState) -> tuple[fx.Effect, ...]:
 def _config_changed(event: e.ConfigChanged, state: SessionState) -> tuple[fx.Effect, ...]:
     if not state.runtime_up:
         return ()
-    return (fx.ConfigureSession(state.session_id, event.config.input_format, event.config.turn_detection),)
+    config = event.config
+    return (
+        fx.ConfigureSession(
+            state.session_id, config.input_format, config.turn_detection, config.tools, config.tool_choice
+        ),
+    )
 
 
 def _runtime_changed(event: e.RuntimeChanged, state: SessionState) -> tuple[fx.Effect, ...]:
     if not event.up:
         return ()
-    pending = tuple(state.input.pending)
+    pending, config = tuple(state.input.pending), state.config
     start_ms = pending[0].start_ms if pending else state.input.now_ms
-    opened = fx.OpenSession(state.session_id, state.config.input_format, state.config.turn_detection, start_ms)
+    opened = fx.OpenSession(
+        state.session_id, config.input_format, config.turn_detection, start_ms, config.tools, config.tool_choice
+    )
     fed = (
         fx.FeedAudio(state.session_id, state.epoch, chunk.digest, chunk.start_ms, chunk.audio_ms) for chunk in pending
     )
-    return (opened, *fed)
+    return (opened, *_parts_told(state), *fed, *_parts_pending(state))
+
+
+def _parts_told(state: SessionState) -> tuple[fx.FeedPart, ...]:
+    """The reference voice, and what the history shows."""
+    reference = (_part(state, REFERENCE_AUDIO, state.reference),) if state.reference is not None else ()
+    shown = (_part(state, IMAGE, image, item_id) for item_id in state.shown for image in state.items[item_id].images)
+    return (*reference, *shown)
+
+
+def _parts_pending(state: SessionState) -> tuple[fx.FeedPart, ...]:
+    side = state.input
+    typed = (fx.FeedPart(state.session_id, state.epoch, TEXT, "", "", side.now_ms, "", side.typed),)
+    return (*(_part(state, IMAGE, image) for image in side.images), *(typed if side.typed else ()))
+
+
+def _part(state: SessionState, kind: str, image: Image, item_id: str = "") -> fx.FeedPart:
+    return fx.FeedPart(state.session_id, state.epoch, kind, image.digest, image.media_type, image.start_ms, item_id)
 
 
 def _append(event: e.Append, state: SessionState) -> tuple[fx.Effect, ...]:
-    if not state.runtime_up or event.kind != "audio":
+    if not state.runtime_up:
         return ()
-    return (fx.FeedAudio(state.session_id, state.epoch, event.digest, event.start_ms, event.audio_ms),)
+    if event.kind == AUDIO:
+        return (fx.FeedAudio(state.session_id, state.epoch, event.digest, event.start_ms, event.audio_ms),)
+    return (
+        fx.FeedPart(
+            state.session_id,
+            state.epoch,
+            event.kind,
+            event.digest,
+            event.media_type,
+            event.start_ms,
+            event.item_id,
+            event.text,
+        ),
+    )
 
 
 def _input_cleared(event: e.InputCleared, state: SessionState) -> tuple[fx.Effect, ...]:
@@ -56,6 +94,8 @@ def _lane_opened(event: e.LaneOpened, state: SessionState) -> tuple[fx.Effect, .
 
 
 def _lane_truncated(event: e.LaneTruncated, state: SessionState) -> tuple[fx.Effect, ...]:
+    if state.can_truncate:
+        return (fx.TruncateLane(state.session_id, state.epoch, event.item_id, event.chars),)
     return (_open_lane(state),)
 
 
@@ -75,6 +115,8 @@ def _response_started(event: e.ResponseStarted, state: SessionState) -> tuple[fx
             history(state, event.answers),
             event.modalities,
             event.max_output_tokens,
+            event.tools,
+            event.tool_choice,
         ),
     )
 

@@ -12,6 +12,7 @@ CODES: dict[str, str] = {
     "session_not_open": "The session is closing or closed.",
     "session_paused": "The session is paused; unpause it first.",
     "input_empty": "There is no input to commit.",
+    "input_unsupported": "This session's model does not take input of that kind.",
     "input_too_large": "More uncommitted input than the session may hold; commit or clear it.",
     "too_many_pending_commits": "Too many turns wait for an answer already.",
     "response_active": "An answer is being made; wait for its end or cancel it.",

@@ -12,7 +12,7 @@ from enum import Enum
 
 import attrs
 
-from core.session.config import SessionConfig
+from core.session.config import USUAL_INPUTS, SessionConfig
 from core.session.effects import HistoryTurn
 
 EVENT_IDS_MAX = 1_024
@@ -32,6 +32,23 @@ PREVIOUS_ITEMS_MAX = 256
 
 ITEMS_MAX = 4_096
 """Conversation items kept; the oldest leave first."""
+
+IMAGES_PENDING_MAX = 256
+"""Images that may lie uncommitted, however small they are."""
+
+IMAGES_A_TURN_MAX = 8
+"""Images that one turn of the history shows; of more, the newest."""
+
+IMAGES_MAX = 32
+IMAGES_BYTES_MAX = 4 * 1024 * 1024
+"""Images of the whole history that a model is shown; the oldest leave first."""
+
+REFERENCE_BYTES_MAX = 8 * 1024 * 1024
+"""A reference voice: two minutes of float32 at 16 kHz."""
+
+CALLS_MAX = 64
+CALL_BYTES_MAX = 64 * 1024
+"""Function calls of one answer, and the name and arguments of one."""
 
 
 class Phase(Enum):
@@ -78,11 +95,23 @@ class Response:
     last_ack_ns: int = 0
     cut: bool = False
     """Undelivered audio of it is dead."""
+    calls: dict[str, int] = attrs.field(factory=dict)
+    """Its function calls: item id -> position in the log."""
 
     @property
     def active(self) -> bool:
         """Still being made."""
         return self.status == "in_progress"
+
+
+@attrs.frozen
+class Image:
+    """An image (or a reference voice), by digest, where it stands on the input clock."""
+
+    digest: str
+    size_bytes: int
+    media_type: str
+    start_ms: int
 
 
 @attrs.define
@@ -105,6 +134,9 @@ class Item:
     """The function's, of a call."""
     call_id: str = ""
     """Of a function call and of its output."""
+    typed: str = ""
+    """What came as text while the turn was said; told before what was spoken."""
+    images: tuple[Image, ...] = ()
     turn: HistoryTurn | None = attrs.field(default=None, eq=False, repr=False)
     """How the item was told last; made again when its text is another."""
 
@@ -146,6 +178,10 @@ class Input:
     heard_speech: bool = False
     """Something of the pending input may be speech: not all of it came with the client's hint that it is none."""
     speech: Speech | None = None
+    images: deque[Image] = attrs.field(factory=deque)
+    """Shown and not committed; ``pending_bytes`` counts them and ``typed`` too."""
+    typed: str = ""
+    typed_bytes: int = 0
 
 
 @attrs.define
@@ -190,6 +226,9 @@ class SessionState:
     paused_ns: int = 0
     runtime_up: bool = False
     lane_tokens_max: int = 0
+    inputs: tuple[str, ...] = USUAL_INPUTS
+    """Which kinds of input the model takes, as far as is known."""
+    can_truncate: bool = False
     spoken: bool = False
     """The assistant has produced audio: the voice is settled."""
     input: Input = attrs.field(factory=Input)
@@ -200,6 +239,10 @@ class SessionState:
     items: dict[str, Item] = attrs.field(factory=dict)
     """The conversation, in order."""
     window: Window = attrs.field(factory=Window)
+    shown: dict[str, None] = attrs.field(factory=dict)
+    """Items with images that the model is still shown, oldest first."""
+    reference: Image | None = None
+    """The voice that the client wants to hear."""
     told_too_much: dict[str, None] = attrs.field(factory=dict)
     """Answers' items of which the present lane may know more than turned out to be heard."""
     lane_epoch: int = 0

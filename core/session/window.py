@@ -8,8 +8,8 @@ the prompt stays the same for long and an engine's prefix cache holds. The last 
 into the model even so ends its session (``lane_full``), nobody else's.
 
 Tokens are estimated from what is known here: TURN_TOKENS a turn and one for each BYTES_PER_TOKEN bytes of UTF-8; a turn
-that has only been heard as audio counts one for each AUDIO_MS_PER_TOKEN. What a runtime reports of a prompt beyond that (its
-own persona, examples, template) is learned as a part of the prefix.
+that has only been heard as audio counts one for each AUDIO_MS_PER_TOKEN, an image IMAGE_TOKENS. What a runtime reports of
+a prompt beyond that (its own persona, examples, template) is learned as a part of the prefix.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ BYTES_PER_TOKEN = 4
 TURN_TOKENS = 8
 """What a chat template puts around a turn."""
 AUDIO_MS_PER_TOKEN = 40
+IMAGE_TOKENS = 256
 
 _NOTHING: Mapping[str, int] = {}
 
@@ -86,9 +87,10 @@ def lane_of(
 
 
 def _turn_tokens(state: SessionState, turn: HistoryTurn) -> int:
+    shown = IMAGE_TOKENS * len(turn.images)
     if turn.text is None:
-        return TURN_TOKENS + state.items[turn.item_id].audio_ms // AUDIO_MS_PER_TOKEN
-    return text_tokens(turn.text)
+        return TURN_TOKENS + state.items[turn.item_id].audio_ms // AUDIO_MS_PER_TOKEN + shown
+    return text_tokens(turn.text) + shown
 
 
 def slide(state: SessionState, lane: Lane) -> tuple[e.WindowSlid, ...]:

@@ -17,6 +17,7 @@ from core.ports.runtime import (
     Capabilities,
     Feed,
     FromRuntime,
+    Part,
     RuntimeBusy,
     RuntimeLost,
     RuntimeReady,
@@ -203,7 +204,13 @@ class InlineRuntime:
 
 
 def _size(message: ToRuntime) -> int:
-    return len(message.audio) if isinstance(message, Feed) else 0
+    match message:
+        case Feed():
+            return len(message.audio)
+        case Part():
+            return len(message.data) + len(message.text)
+        case _:
+            return 0
 
 
 def _now_ns() -> int:

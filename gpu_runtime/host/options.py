@@ -21,9 +21,9 @@ class WorkerOptions:
     healthy_after_s: float = 60.0
     """A worker that was ready for so long starts the delays from the beginning when it dies."""
     queue_items_max: int = 8_192
-    queue_bytes_max: int = 16 * 1024 * 1024
+    queue_bytes_max: int = 32 * 1024 * 1024
     session_items_max: int = 1_024
-    session_bytes_max: int = 4 * 1024 * 1024
+    session_bytes_max: int = 8 * 1024 * 1024
     """One session's share of the queue, so that a flood refuses its own sender and nobody else."""
     reserve_items: int = 1_024
     reserve_bytes: int = 1024 * 1024

@@ -1,8 +1,8 @@
 """The bounded queue of frames to a worker.
 
-A session has a share, so that whoever floods is the one that is refused. Audio may fill the queue up to its bounds; the
-small messages that steer (abort, pause, close ...) may use a reserve above them, because a lane that cannot be aborted
-is worse than a lost chunk.
+A session has a share, so that whoever floods is the one that is refused. Audio and images may fill the queue up to its
+bounds; the small messages that steer (abort, pause, close ...) may use a reserve above them, because a lane that cannot
+be aborted is worse than a lost chunk.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections import deque
 import attrs
 import trio
 
-from core.ports.runtime import Feed, RuntimeBusy, ToRuntime
+from core.ports.runtime import Feed, Part, RuntimeBusy, ToRuntime
 from gpu_runtime.host.options import WorkerOptions
 from gpu_runtime.protocol import TO_WORKER_CODEC
 
@@ -61,7 +61,7 @@ class Outbound:
         """Raises RuntimeBusy, and then nothing was queued."""
         frame = TO_WORKER_CODEC.encode(message)
         options = self._options
-        steering = not isinstance(message, Feed)
+        steering = not isinstance(message, Feed | Part)
         items, size = (options.reserve_items, options.reserve_bytes) if steering else (0, 0)
         load = self._by_session.get(message.session) or _Load()
         if not load.fits(len(frame), options.session_items_max + items, options.session_bytes_max + size):

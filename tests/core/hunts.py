@@ -13,6 +13,7 @@ import trio
 from core.actors.supervisor import ResumeRefused
 from core.session import commands as c
 from core.session import events as e
+from core.session.config import INPUT_KINDS
 from store.memory import Fault, MemoryStore
 from tests.core.actors.model_client import BrokenPromise
 from tests.core.actors.stories import Story, open_story
@@ -41,6 +42,24 @@ async def cut_and_go_on() -> None:
     world.wait(250)
     world.cancel("barge_in")
     world.ask()
+
+
+async def cut_before_a_call() -> None:
+    world = World()
+    world.ask()
+    stale = c.ModelCall(1, world.active.response_id, "", "look_up", "{}")
+    world.call()
+    world.cancel()
+    world.ask()
+    world.do(stale)
+
+
+async def shown_to_a_new_worker() -> None:
+    world = World()
+    world.do(c.CreateItem("user", "look", "{}", images=(world.image(),)))
+    world.do(c.LoseRuntime("killed"))
+    world.do(c.GainRuntime(0, INPUT_KINDS))
+    world.do(c.CreateResponse())
 
 
 async def late_detach() -> None:
@@ -313,6 +332,8 @@ HUNTS: dict[str, Any] = {
     for hunt in (
         late_output,
         cut_and_go_on,
+        cut_before_a_call,
+        shown_to_a_new_worker,
         late_detach,
         bold_ack,
         runtime_dies,

@@ -268,7 +268,34 @@ MUTANTS: tuple[Mutant, ...] = (
         "conservation",
         "cut_and_go_on",
         "what a cut kills is not recorded",
-        (Edit(f"{CUT}:cut", "if dead_ms > 0 or response is not newest:", "if False:"),),
+        (Edit(f"{CUT}:cut", "if dead_ms > 0 or calls or response is not newest:", "if False:"),),
+    ),
+    Mutant(
+        "call_outlives_its_cut",
+        "calls",
+        "cut_before_a_call",
+        "a function call that a cut found undelivered stays in the conversation",
+        (Edit(f"{CUT}:cut", "calls = undelivered_calls(response, ctx.cursor)", "calls = ()"),),
+    ),
+    Mutant(
+        "late_call_taken",
+        "calls",
+        "cut_before_a_call",
+        "a function call of a lane that is over becomes an event",
+        (
+            Edit(
+                f"{OUTPUT}:model_call",
+                "if active is None or command.epoch != state.epoch or command.response_id != active.response_id:",
+                "if active is None:",
+            ),
+        ),
+    ),
+    Mutant(
+        "told_before_it_is_fed",
+        "told",
+        "shown_to_a_new_worker",
+        "a new worker's history names images that it never got",
+        (Edit("core.session.react:_parts_told", "(*reference, *shown)", "reference"),),
     ),
     Mutant(
         "runtime_loss_cuts",

@@ -12,19 +12,25 @@ import pytest
 from core.ports.runtime import (
     CloseSession,
     CommitTurn,
+    ConfigureSession,
     Heard,
     HistoryTurn,
     LaneEnded,
     LaneFailed,
     OpenSession,
+    Part,
     PauseLane,
     Produced,
+    Respond,
     ResumeLane,
     RuntimeLost,
     RuntimeReady,
     SpeechBegan,
     SpeechEnded,
     SpeechGoesOn,
+    Tool,
+    ToolCalled,
+    TruncateLane,
 )
 from core.session.config import AudioFormat, TurnDetection
 from gpu_runtime.host import InlineRuntime, WorkerOptions, WorkerRuntime, open_inline, open_worker
@@ -106,6 +112,91 @@ async def test_long_and_counted_answers_can_be_asked_for(opener: Opener) -> None
     assert [ended.reason for ended in caller.of(LaneEnded)] == ["completed"] * 2 + ["max_output_tokens", "completed"]
     assert "".join(unit.text for unit in caller.units("r3")) == "1 five words"
     assert all(not unit.audio and not unit.marks for unit in caller.units("r4"))
+
+
+LOOK_UP = (Tool("look_up", "Looks things up.", '{"type": "object"}'),)
+
+
+async def test_it_says_what_it_takes(opener: Opener) -> None:
+    async with opener(inputs="audio,text", tool_calls=0, can_truncate=1) as runtime:
+        capabilities = runtime.capabilities
+    assert capabilities is not None
+    assert capabilities.inputs == ("audio", "text")
+    assert (capabilities.tool_calls, capabilities.can_truncate) == (False, True)
+
+
+async def test_a_function_call_comes_in_its_place_and_its_result_is_told(opener: Opener) -> None:
+    async with opener(answer_units=3) as runtime:
+        caller = Caller(runtime)
+        runtime.send(OpenSession("s", AudioFormat(), None, 0, LOOK_UP))
+        caller.open_lane(1)
+        caller.ask("please call=look_up")
+        await caller.answered()
+        kinds = [type(message) for message in caller.got]
+        (called,) = caller.of(ToolCalled)
+        turns = (
+            HistoryTurn("user", "please call=look_up", "i1"),
+            HistoryTurn("assistant", called.arguments, "c1", name=called.name, call_id=called.call_id),
+            HistoryTurn("tool", "it is 42", "t1", call_id=called.call_id),
+        )
+        caller.ask_over(turns, response_id="r2")
+        units = await caller.answered(2)
+    assert kinds == [Produced, Produced, Produced, ToolCalled, LaneEnded]
+    assert (called.epoch, called.response_id, called.name) == (1, "r1", "look_up")
+    assert called.arguments == '{"text": "please call=look_up"}'
+    assert "".join(unit.text for unit in units).startswith("3 please call=look_up got it is")
+    assert len(caller.of(ToolCalled)) == 1
+
+
+async def test_tools_are_a_matter_of_the_session_or_of_one_answer(opener: Opener) -> None:
+    async with opener(call_at_unit=1) as runtime:
+        caller = Caller(runtime)
+        caller.open()
+        caller.ask("call=look_up")
+        await caller.answered()
+        runtime.send(ConfigureSession("s", AudioFormat(), None, LOOK_UP, "required"))
+        caller.ask("hello", response_id="r2")
+        await caller.answered(2)
+        turns = (HistoryTurn("user", "call=look_up", "i1"),)
+        runtime.send(Respond("s", 1, "r3", "", turns, ("audio",), None, None, "none"))
+        runtime.send(Respond("s", 1, "r4", "", turns, ("audio",), None, (), None))
+        await caller.answered(4)
+    assert [called.response_id for called in caller.of(ToolCalled)] == ["r2"]
+    place = [message for message in caller.got if getattr(message, "response_id", "") == "r2"]
+    assert [type(message) for message in place[:3]] == [Produced, ToolCalled, Produced]
+
+
+async def test_an_abort_before_a_call_comes_before_it(opener: Opener) -> None:
+    async with opener(call_at_unit=4) as runtime:
+        caller = Caller(runtime)
+        runtime.send(OpenSession("s", AudioFormat(), None, 0, LOOK_UP))
+        caller.open_lane(1)
+        caller.ask("call=look_up units=30")
+        await caller.wait_for(Produced)
+        caller.cut_off(1)
+        await caller.barrier()
+        known = len(caller.of(ToolCalled))  # the abort may have been late
+        caller.open_lane(2)
+        caller.ask("units=6", epoch=2, response_id="r2")
+        await caller.answered()
+        assert len(caller.of(ToolCalled)) == known
+
+
+async def test_images_and_voices_are_known_by_their_digests(opener: Opener) -> None:
+    async with opener(answer_units=4) as runtime:
+        caller = Caller(runtime)
+        caller.open()
+        runtime.send(Part("s", 1, "image", "d1", "image/png", 0, "", "", b"png"))
+        runtime.send(Part("s", 1, "reference_audio", "abcdef", "audio/pcm", 0, "", "", b"pcm"))
+        runtime.send(Part("s", 1, "text", "", "", 0, "", "so", b""))
+        runtime.send(TruncateLane("s", 1, "a0", 3))
+        caller.ask_over((HistoryTurn("user", "look", "i1", images=("d1", "d2")),))
+        units = await caller.answered()
+        caller.open()  # afresh: it knows nothing
+        caller.ask_over((HistoryTurn("user", "look", "i1", images=("d1", "d2")),), response_id="r2")
+        again = await caller.answered(2)
+    assert "".join(unit.text for unit in units).startswith("1 look saw=1 missing=1 voice=abcd a1w5")
+    assert "".join(unit.text for unit in again).startswith("1 look missing=2 a1w3")
 
 
 async def test_an_abort_is_the_last_word_on_its_lane(opener: Opener) -> None:

@@ -1,7 +1,8 @@
 """The one path of every cut, and the drain that a lost runtime or server is.
 
 A cut: undelivered audio above the cursor is never sent, the answer ends as cancelled, and (a consequence, see
-``machine.py``) a new lane starts from what was heard. A drain: what is durable is still delivered, then the answer ends
+``machine.py``) a new lane starts from what was heard. A function call of it stands if its last frame was handed over by then,
+and else was never made. A drain: what is durable is still delivered, then the answer ends
 as incomplete.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from core.session import events as e
 from core.session.decisions.context import Context
-from core.session.ledger import assumed_heard_ms, outstanding, sent_ms
+from core.session.ledger import assumed_heard_ms, outstanding, sent_ms, undelivered_calls
 from core.session.state import Response
 
 LANE_FULL = "lane_full"
@@ -25,7 +26,11 @@ def closing(ctx: Context, reason: str) -> tuple[e.Event, ...]:
 def cut(ctx: Context, reason: str, event_id: str | None = None) -> tuple[e.Event, ...]:
     """Cut whatever is being made or not played out. Bumps the epoch also when there is nothing of that kind."""
     state = ctx.state
-    hit = [r for r in state.responses.values() if outstanding(r, ctx.cursor, ctx.now_ns) or r is state.active]
+    hit = [
+        r
+        for r in state.responses.values()
+        if outstanding(r, ctx.cursor, ctx.now_ns) or r is state.active or undelivered_calls(r, ctx.cursor)
+    ]
     made: list[e.Event] = []
     for response in hit:
         made.extend(assume_heard(ctx, response))
@@ -43,8 +48,9 @@ def cut(ctx: Context, reason: str, event_id: str | None = None) -> tuple[e.Event
     )
     for response in hit:
         dead_ms = response.produced_ms - response.invalidated_ms - sent_ms(response, ctx.cursor)
-        if dead_ms > 0 or response is not newest:
-            made.append(e.OutputInvalidated(response.response_id, max(0, dead_ms)))
+        calls = undelivered_calls(response, ctx.cursor)
+        if dead_ms > 0 or calls or response is not newest:
+            made.append(e.OutputInvalidated(response.response_id, max(0, dead_ms), calls))
     if state.active is not None:
         made.append(e.ResponseEnded(state.active.response_id, "cancelled", reason))
     return tuple(made)

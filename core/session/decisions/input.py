@@ -4,16 +4,29 @@ from __future__ import annotations
 
 from core.session import commands as c
 from core.session import events as e
+from core.session.config import AUDIO, IMAGE, REFERENCE_AUDIO, TEXT
 from core.session.decisions.context import Context, Decision
 from core.session.decisions.cut import cut
 from core.session.ledger import speaking
 from core.session.overlap import judge_finished, judge_ongoing, may_barge_in
 from core.session.refusals import refuse
-from core.session.state import PENDING_CHUNKS_MAX, SessionState, Speech, next_item_id
+from core.session.state import (
+    IMAGES_PENDING_MAX,
+    PENDING_CHUNKS_MAX,
+    REFERENCE_BYTES_MAX,
+    SessionState,
+    Speech,
+    next_item_id,
+)
+
+_PARTS = {IMAGE: "image", TEXT: "text", REFERENCE_AUDIO: "ref_audio"}
+"""Kind -> the field that a refusal names."""
 
 
 def append_audio(ctx: Context, command: c.AppendAudio) -> Decision:
     state, side = ctx.state, ctx.state.input
+    if AUDIO not in state.inputs:
+        return refuse("input_unsupported", command.event_id, "audio")
     too_big = side.pending_bytes + command.size_bytes > state.config.max_pending_input_bytes
     if too_big or len(side.pending) >= PENDING_CHUNKS_MAX:
         return refuse("input_too_large", command.event_id, "audio")
@@ -22,7 +35,7 @@ def append_audio(ctx: Context, command: c.AppendAudio) -> Decision:
     end_ms = side.base_ms + since_base * 1000 // fmt.rate
     return (
         e.Append(
-            "audio",
+            AUDIO,
             command.digest,
             command.size_bytes,
             side.now_ms,
@@ -32,6 +45,34 @@ def append_audio(ctx: Context, command: c.AppendAudio) -> Decision:
             fmt.rate,
             command.event_id,
             _may_be_speech(command, state.config.overlap_silence_rms),
+        ),
+    )
+
+
+def append_part(ctx: Context, command: c.AppendPart) -> Decision:
+    """An image or a text of the turn that is being said, or the voice to speak with."""
+    state, side = ctx.state, ctx.state.input
+    param = _PARTS[command.kind]
+    if command.kind not in state.inputs:
+        return refuse("input_unsupported", command.event_id, param)
+    if command.kind == REFERENCE_AUDIO:
+        too_big = command.size_bytes > REFERENCE_BYTES_MAX
+    else:
+        too_big = side.pending_bytes + command.size_bytes > state.config.max_pending_input_bytes
+    if too_big or (command.kind == IMAGE and len(side.images) >= IMAGES_PENDING_MAX):
+        return refuse("input_too_large", command.event_id, param)
+    return (
+        e.Append(
+            command.kind,
+            command.digest,
+            command.size_bytes,
+            side.now_ms,
+            0,
+            encoding="",
+            rate=0,
+            event_id=command.event_id,
+            text=command.text,
+            media_type=command.media_type,
         ),
     )
 
@@ -48,12 +89,14 @@ def clear_input(ctx: Context, command: c.ClearInput) -> Decision:
 
 
 def commit_input(ctx: Context, command: c.CommitInput) -> Decision:
-    """The client closes the turn; it takes everything that is pending. One without speech is not answered."""
+    """The client closes the turn; it takes everything that is pending. One in which nothing was said, typed or (without
+    any sound) shown is not answered."""
     state, side = ctx.state, ctx.state.input
-    if side.now_ms <= side.taken_ms:
+    sounds, typed, shown = side.now_ms > side.taken_ms, bool(side.typed.strip()), bool(side.images)
+    if not (sounds or typed or shown):
         return refuse("input_empty", command.event_id)
     speech = side.heard_speech
-    respond = bool(command.create_response) and speech
+    respond = bool(command.create_response) and (speech or typed or (shown and not sounds))
     if respond and len(state.queued) >= state.config.max_pending_commits:
         return refuse("too_many_pending_commits", command.event_id)
     item_id = next_item_id(state)

@@ -5,9 +5,14 @@ from __future__ import annotations
 from core.session import commands as c
 from core.session import events as e
 from core.session.config import (
+    IMAGE,
     INPUT_ENCODINGS,
+    NAMED_TOOL,
     OUTPUT_ENCODINGS,
     OVERLAP_POLICIES,
+    TEXT,
+    TOOL_CHOICES,
+    TOOL_RESULT,
     UNACKED_POLICIES,
     WINDOW_MODES,
     SessionConfig,
@@ -15,8 +20,9 @@ from core.session.config import (
 )
 from core.session.decisions.context import Context, Decision
 from core.session.refusals import refuse
-from core.session.state import is_reserved_item_id, next_item_id
+from core.session.state import IMAGES_A_TURN_MAX, IMAGES_BYTES_MAX, is_reserved_item_id, next_item_id
 
+TOOLS_MAX = 128
 TIME_MS_MAX = 30 * 86_400_000
 TOKENS_MAX = 1_000_000
 PENDING_COMMITS_MAX = 64
@@ -31,11 +37,40 @@ def create_item(ctx: Context, command: c.CreateItem) -> Decision:
     after = command.previous_item_id
     if after not in (None, "root") and after not in state.items:
         return refuse("previous_item_unknown", command.event_id, "previous_item_id")
+    missing = next((kind for kind in _kinds(command) if kind not in state.inputs), None)
+    if missing is not None:
+        return refuse("input_unsupported", command.event_id, "item", f"It takes no {missing}.")
+    images = command.images
+    if len(images) > IMAGES_A_TURN_MAX or sum(image.size_bytes for image in images) > IMAGES_BYTES_MAX:
+        return refuse("input_too_large", command.event_id, "item.content")
+    shown = (
+        e.Append(
+            IMAGE,
+            image.digest,
+            image.size_bytes,
+            state.input.now_ms,
+            0,
+            encoding="",
+            rate=0,
+            media_type=image.media_type,
+            item_id=item_id,
+        )
+        for image in images
+    )
     return (
         e.ItemCreated(
             item_id, command.role, command.text, command.item, after, command.event_id, command.call_id, command.name
         ),
+        *shown,
     )
+
+
+def _kinds(command: c.CreateItem) -> list[str]:
+    """The kinds of input that an item is. What an assistant said and asked for comes from a model and needs none."""
+    kinds = [TOOL_RESULT] if command.role == "function_call_output" else []
+    if command.role in ("user", "system") and command.text:
+        kinds.append(TEXT)
+    return [*kinds, IMAGE] if command.images else kinds
 
 
 def delete_item(ctx: Context, command: c.DeleteItem) -> Decision:
@@ -83,6 +118,8 @@ def _format_checks(config: SessionConfig) -> dict[str, bool]:
         "session.unacked": config.unacked in UNACKED_POLICIES,
         "session.sliding_window_mode": config.window_mode in WINDOW_MODES,
         "session.output_modalities": config.output_modalities in (("audio",), ("text",), ("text", "audio")),
+        "session.tools": len(config.tools) <= TOOLS_MAX and all(tool.name for tool in config.tools),
+        "session.tool_choice": config.tool_choice in TOOL_CHOICES or config.tool_choice.startswith(NAMED_TOOL),
         "session.context_on_barge_in": config.context_on_barge_in in ("heard", "empty"),
     }
 

@@ -79,7 +79,11 @@ def lose_runtime(ctx: Context, command: c.LoseRuntime) -> Decision:
 
 def gain_runtime(ctx: Context, command: c.GainRuntime) -> Decision:
     lost = drain(ctx, "runtime_lost") if ctx.state.active is not None else ()
-    return (*_ear_lost(ctx), *lost, e.RuntimeChanged(True, "", command.lane_tokens_max))
+    return (*_ear_lost(ctx), *lost, _runtime_up(command))
+
+
+def _runtime_up(command: c.GainRuntime) -> e.RuntimeChanged:
+    return e.RuntimeChanged(True, "", command.lane_tokens_max, command.inputs, command.can_truncate)
 
 
 def _ear_lost(ctx: Context) -> tuple[e.Event, ...]:

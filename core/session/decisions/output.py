@@ -10,7 +10,14 @@ from core.session.decisions.context import Context, Decision
 from core.session.decisions.cut import LANE_FULL, closing, cut, settle_heard
 from core.session.ledger import sent_ms, speaking
 from core.session.refusals import refuse
-from core.session.state import Response, SessionState, next_item_id, next_response_id
+from core.session.state import (
+    CALL_BYTES_MAX,
+    CALLS_MAX,
+    Response,
+    SessionState,
+    next_item_id,
+    next_response_id,
+)
 from core.session.window import does_not_fit, lane_of, slide
 
 
@@ -37,6 +44,8 @@ def create_response(ctx: Context, command: c.CreateResponse) -> Decision:
         command.out_of_band,
         command.event_id,
         slid[0].tokens_after if slid else lane.tokens,
+        command.tools,
+        command.tool_choice,
     )
     return (*heard, *slid, started)
 
@@ -169,6 +178,20 @@ def _ordered(response: Response, marks: tuple[e.TextMark, ...], end_ms: int) -> 
     for mark in marks:
         chars, mark_ms = max(chars, mark.chars), max(mark_ms, min(mark.audio_end_ms, end_ms))
         yield e.TextMark(chars, mark_ms)
+
+
+def model_call(ctx: Context, command: c.ModelCall) -> Decision:
+    """A function call, fenced like a unit. One that no client could take fails its answer."""
+    state, active = ctx.state, ctx.state.active
+    if active is None or command.epoch != state.epoch or command.response_id != active.response_id:
+        return ()
+    size_bytes = len(command.name.encode()) + len(command.arguments.encode())
+    if not command.name or size_bytes > CALL_BYTES_MAX or len(active.calls) >= CALLS_MAX:
+        return fail_output(ctx, c.FailOutput("invalid_function_call"))
+    item_id = next_item_id(state)
+    known = any(item.call_id == command.call_id for item in state.items.values())
+    call_id = f"call_{item_id}" if known or not command.call_id else command.call_id
+    return (e.ToolCalled(command.response_id, item_id, call_id, command.name, command.arguments),)
 
 
 def model_done(ctx: Context, command: c.ModelDone) -> Decision:

@@ -6,8 +6,16 @@ turn as ``turn N`` (the N-th commit), or ``""`` when nothing loud was in it.
 
 It answers with words that show what it was told: the number of history turns, then the last user text (up to eight
 words), then filling words. So after one turn it says ``1 turn 1 a1w3 a1w4 ...``. A last user text with the word
-``long`` asks for a long answer, ``units=N`` for one of N units. The audio is a soft tone whose lowest bits name epoch,
-response and unit (``identify``), so that a test can tell a stale chunk from a fresh one.
+``long`` asks for a long answer, ``units=N`` for one of N units. Where there is something to show for it, ``saw=N`` (images of
+the history that it was fed; ``missing=N``: that it was not), ``voice=XXXX`` (the beginning of the reference voice's digest)
+and ``got`` with a tool result's first words come before the filling words.
+
+In a session with tools, a last user text with ``call=NAME`` asks for the function NAME, with ``{"text": the text}`` as
+arguments; so does a tool choice that requires one (the named one, or the first). Once its result is in the history, it is
+told and not asked for again. Call ids are ``call-1``, ``call-2`` ... in a session.
+
+The audio is a soft tone whose lowest bits name epoch, response and unit (``identify``), so that a test can tell a stale
+chunk from a fresh one.
 
 The settings, faults included, are the fields of ``ScriptedSettings``. ``machine`` makes the bare step machine for
 simulations under a mock clock; ``load`` is the plugin.

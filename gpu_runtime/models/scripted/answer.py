@@ -2,18 +2,42 @@
 
 from __future__ import annotations
 
+import json
 import re
 
 import attrs
 
-from core.ports.runtime import Produced, Respond, TextMark
+from core.ports.runtime import HistoryTurn, Produced, Respond, TextMark
+from core.session.config import NAMED_TOOL
 from gpu_runtime.models.scripted.identity import Identity, render
 from gpu_runtime.models.scripted.settings import ScriptedSettings
 
 ECHO_WORDS_MAX = 8
 UNITS_MAX = 10_000
 _UNITS_ASKED = re.compile(r"\bunits=(\d{1,5})\b")
+_CALL_ASKED = re.compile(r"\bcall=([\w.-]+)")
 _LONG_ASKED = re.compile(r"\blong\b", re.IGNORECASE)
+
+
+@attrs.frozen
+class Call:
+    """A function call, before unit ``at_unit`` of the answer."""
+
+    name: str
+    arguments: str
+    at_unit: int
+
+
+@attrs.frozen
+class Known:
+    """What a session has been told beside its history: ``texts`` of its turns, ``images`` and ``voice`` by digest."""
+
+    texts: tuple[str, ...]
+    images: frozenset[str] = frozenset()
+    voice: str = ""
+    tools: tuple[str, ...] = ()
+    """Names."""
+    tool_choice: str = "auto"
 
 
 @attrs.frozen
@@ -28,6 +52,7 @@ class Answer:
     reason: str
     input_tokens: int
     spoken: bool
+    call: Call | None = None
 
     @property
     def units(self) -> int:
@@ -40,22 +65,25 @@ class Answer:
         return sum(len(words) for words in self.unit_words)
 
 
-def plan(asked: Respond, history: tuple[str, ...], last_user: str, ordinal: int, settings: ScriptedSettings) -> Answer:
-    """Plan the session's ``ordinal``-th answer (from 1). ``history`` holds the turns' texts, ``last_user`` the last
-    user's.
+def plan(asked: Respond, known: Known, ordinal: int, settings: ScriptedSettings) -> Answer:
+    """Plan the session's ``ordinal``-th answer (from 1).
 
-    The words: how many turns the history has, the first words of the last user text, then filling words ``a3w7`` (third
-    answer, word 7 of it), up to ``words_per_unit`` a unit. ``max_output_tokens`` cuts it at so many words.
+    The words: how many turns the history has, the first words of the last user text, what it was shown and given, then
+    filling words ``a3w7`` (third answer, word 7 of it), up to ``words_per_unit`` a unit. ``max_output_tokens`` cuts it at
+    so many words.
     """
+    turns = list(zip(known.texts, asked.history, strict=True))
+    last_user = next((text for text, turn in reversed(turns) if turn.role == "user"), "")
     count = _units(last_user, settings)
     wanted = count * settings.words_per_unit
-    words = [str(len(history)), *last_user.split()[:ECHO_WORDS_MAX]][:wanted]
+    words = [str(len(turns)), *last_user.split()[:ECHO_WORDS_MAX], *_given(asked, known)][:wanted]
     words += [f"a{ordinal}w{number}" for number in range(len(words), wanted)]
     limit = asked.max_output_tokens
     cut = limit is not None and limit < wanted
     if cut:
         words = words[:limit]
     step = settings.words_per_unit
+    call = _call(last_user, asked.history, known, settings)
     return Answer(
         epoch=asked.epoch,
         response_id=asked.response_id,
@@ -63,9 +91,42 @@ def plan(asked: Respond, history: tuple[str, ...], last_user: str, ordinal: int,
         listen_units=settings.listen_units,
         unit_words=tuple(tuple(words[start : start + step]) for start in range(0, len(words), step)),
         reason="max_output_tokens" if cut else "completed",
-        input_tokens=sum(len(text.split()) for text in (asked.instructions, *history)),
+        input_tokens=sum(len(text.split()) for text in (asked.instructions, *known.texts)),
         spoken="audio" in asked.modalities,
+        call=call,
     )
+
+
+def _given(asked: Respond, known: Known) -> list[str]:
+    """Words for what it was shown, for the voice, and for the last turn if that is a tool's result."""
+    named = [digest for turn in asked.history for digest in turn.images]
+    seen = sum(digest in known.images for digest in named)
+    words = [f"saw={seen}"] if seen else []
+    if seen < len(named):
+        words.append(f"missing={len(named) - seen}")
+    if known.voice:
+        words.append(f"voice={known.voice[:4]}")
+    if asked.history and asked.history[-1].role == "tool":
+        words += ["got", *known.texts[-1].split()[:ECHO_WORDS_MAX]]
+    return words
+
+
+def _call(last_user: str, history: tuple[HistoryTurn, ...], known: Known, settings: ScriptedSettings) -> Call | None:
+    """What the answer asks for: never twice in a row."""
+    if not (settings.tool_calls and known.tools) or known.tool_choice == "none":
+        return None
+    if history and history[-1].role == "tool":
+        return None
+    named = _CALL_ASKED.search(last_user)
+    name = named[1] if named is not None else ""
+    if known.tool_choice.startswith(NAMED_TOOL):
+        name = known.tool_choice.removeprefix(NAMED_TOOL)
+    elif known.tool_choice == "required":
+        name = name if name in known.tools else known.tools[0]
+    if name not in known.tools:
+        return None
+    at_unit = settings.call_at_unit if settings.call_at_unit >= 0 else UNITS_MAX
+    return Call(name, json.dumps({"text": last_user}), at_unit)
 
 
 def _units(last_user: str, settings: ScriptedSettings) -> int:

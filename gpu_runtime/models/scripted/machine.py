@@ -27,12 +27,16 @@ from core.ports.runtime import (
     ModelStatistics,
     OpenLane,
     OpenSession,
+    Part,
     PauseLane,
     Respond,
     ResumeLane,
+    ToolCalled,
     ToRuntime,
+    TruncateLane,
 )
-from gpu_runtime.models.scripted.answer import Answer, plan, unit
+from core.session.config import IMAGE, REFERENCE_AUDIO
+from gpu_runtime.models.scripted.answer import Answer, Known, plan, unit
 from gpu_runtime.models.scripted.ear import Ear
 from gpu_runtime.models.scripted.settings import ScriptedSettings
 from gpu_runtime.stepped import Fault, Said
@@ -40,6 +44,7 @@ from gpu_runtime.stepped import Fault, Said
 ANSWERS_QUEUED_MAX = 16
 """Respond messages that may wait in a lane; one more fails with ``lane_busy``."""
 RESPONSES_KNOWN_MAX = 64
+IMAGES_KNOWN_MAX = 512
 SAID_AT_ONCE_MAX = 32
 MS = 1_000_000
 
@@ -54,6 +59,8 @@ class _Lane:
     answers: deque[Answer] = attrs.field(factory=deque)
     unit: int = 0
     chars: int = 0
+    called: bool = False
+    """The first answer has asked for its function."""
     paused: bool = False
     due_ns: int | None = None
     """When the next unit is ready; None: it became ready while the lane was paused, or nothing is asked."""
@@ -65,6 +72,11 @@ class _Session:
 
     name: str
     ear: Ear
+    opened: OpenSession | ConfigureSession
+    images: dict[str, None] = attrs.field(factory=dict)
+    """Digests of the images that it was fed, the newest IMAGES_KNOWN_MAX."""
+    voice: str = ""
+    calls: int = 0
     floor: int = 0
     responses: int = 0
     lane: _Lane | None = None
@@ -91,6 +103,9 @@ class ScriptedMachine:
             output_rate=settings.output_rate,
             sessions_max=settings.sessions_max,
             voices=("tone",),
+            inputs=tuple(settings.inputs.split(",")),
+            can_truncate=settings.can_truncate,
+            tool_calls=settings.tool_calls,
         )
 
     @property
@@ -125,7 +140,8 @@ class ScriptedMachine:
     def handle(self, message: ToRuntime, now_ns: int) -> Sequence[Said]:
         """Take a message. Unknown sessions and lanes of the past are ignored."""
         if isinstance(message, OpenSession):
-            self._sessions[message.session] = _Session(message.session, Ear(message, self._settings, self._wall_ns))
+            ear = Ear(message, self._settings, self._wall_ns)
+            self._sessions[message.session] = _Session(message.session, ear, message)
             return ()
         session = self._sessions.get(message.session)
         if session is None:
@@ -133,6 +149,8 @@ class ScriptedMachine:
         match message:
             case Feed():
                 return self._feed(session, message, now_ns)
+            case Part():
+                _show(session, message)
             case CommitTurn():
                 return self._commit(session, message, now_ns)
             case Respond():
@@ -148,9 +166,12 @@ class ScriptedMachine:
             case ResumeLane(epoch=epoch):
                 self._resume(session, message, now_ns)
             case ConfigureSession():
+                session.opened = message
                 session.ear.configure(message)
             case ClearTurn():
                 session.ear.clear()
+            case TruncateLane():
+                pass  # every Respond brings the whole history
             case CloseSession():
                 del self._sessions[message.session]
         return ()
@@ -204,18 +225,14 @@ class ScriptedMachine:
             return ()
         lane.asked.append(message.response_id)
         session.responses += 1
-        history = tuple(
-            session.ear.transcript(turn.item_id) if turn.text is None else turn.text for turn in message.history
-        )
-        said_by_user = [text for text, turn in zip(history, message.history, strict=True) if turn.role == "user"]
-        last_user = said_by_user[-1] if said_by_user else ""
-        lane.answers.append(plan(message, history, last_user, session.responses, self._settings))
+        lane.answers.append(plan(message, _known(session, message), session.responses, self._settings))
         if len(lane.answers) == 1:
             self._begin(session, lane, now_ns)
         return ()
 
     def _begin(self, session: _Session, lane: _Lane, now_ns: int) -> None:
         lane.unit = lane.chars = 0
+        lane.called = False
         self._next_unit_at(session, lane, now_ns + self._settings.first_audio_ms * MS)
 
     def _next_unit_at(self, session: _Session, lane: _Lane, at_ns: int) -> None:
@@ -239,17 +256,19 @@ class ScriptedMachine:
             self._answers_failed += 1
             self._finish(session, lane, now_ns)
             return (fault,)
+        called = _call(session, lane, answer)
         said, lane.chars = unit(session.name, answer, lane.unit, lane.chars, now_ns + self._wall_ns, self._settings)
         lane.unit += 1
         self._units_said += 1
         if lane.unit < answer.units:
             self._next_unit_at(session, lane, due_ns + int(self._settings.unit_ms * self._settings.rtf * MS))
-            return (said,)
+            return (*called, said)
+        called_last = () if called else _call(session, lane, answer)
         ended = LaneEnded(
             session.name, lane.epoch, answer.response_id, answer.reason, answer.input_tokens, answer.output_tokens
         )
         self._finish(session, lane, now_ns)
-        return (said, ended)
+        return (*called, said, *called_last, ended)
 
     def _finish(self, session: _Session, lane: _Lane, now_ns: int) -> None:
         """The first answer is over, go on to the next."""
@@ -306,6 +325,35 @@ class ScriptedMachine:
     def _alive(self, session: _Session) -> bool:
         """False for a session that was closed or opened anew since."""
         return self._sessions.get(session.name) is session
+
+
+def _show(session: _Session, message: Part) -> None:
+    if message.kind == IMAGE:
+        session.images[message.digest] = None
+        if len(session.images) > IMAGES_KNOWN_MAX:
+            del session.images[next(iter(session.images))]
+    elif message.kind == REFERENCE_AUDIO:
+        session.voice = message.digest
+
+
+def _known(session: _Session, message: Respond) -> Known:
+    opened = session.opened
+    texts = (session.ear.transcript(turn.item_id) if turn.text is None else turn.text for turn in message.history)
+    tools = opened.tools if message.tools is None else message.tools
+    choice = opened.tool_choice if message.tool_choice is None else message.tool_choice
+    names = tuple(tool.name for tool in tools)
+    return Known(tuple(texts), frozenset(session.images), session.voice, names, choice)
+
+
+def _call(session: _Session, lane: _Lane, answer: Answer) -> tuple[ToolCalled, ...]:
+    """The answer's function call, when its unit has come and it was not made yet."""
+    call = answer.call
+    if call is None or lane.called or lane.unit < min(call.at_unit, answer.units):
+        return ()
+    lane.called = True
+    session.calls += 1
+    call_id = f"call-{session.calls}"
+    return (ToolCalled(session.name, lane.epoch, answer.response_id, call_id, call.name, call.arguments),)
 
 
 def _failed(message: Respond, code: str, text: str) -> LaneFailed:

@@ -8,6 +8,7 @@ from typing import Any
 
 import attrs
 
+from core.session.config import INPUT_KINDS
 from gpu_runtime.options import read_options
 from gpu_runtime.plugin import ModelUnavailable
 
@@ -54,6 +55,14 @@ class ScriptedSettings:
     fault_epoch: int = -1
     """The three faults above happen in this epoch only; -1: in every one. A loss bumps the epoch, so a fault with an
     epoch happens once."""
+    inputs: str = ",".join(INPUT_KINDS)
+    """Which kinds of input it takes, by commas; what it does not take is refused."""
+    tool_calls: bool = True
+    """False: it never asks for a function, whatever tools a session has."""
+    call_at_unit: int = -1
+    """An answer that asks for a function does so before this unit of it; -1: after all it has to say."""
+    can_truncate: bool = False
+    """It says that its lanes can be cut back."""
     late_after_abort_ms: int = -1
     """So long after an abort, one more unit of the aborted answer is said all the same."""
 
@@ -61,6 +70,8 @@ class ScriptedSettings:
     def parse(cls, given: Mapping[str, Any]) -> ScriptedSettings:
         """From what the user wrote: strings, numbers or booleans. Raises ModelUnavailable for what makes no sense."""
         settings = read_options(cls, given, "the scripted model", _LIMITS)
+        if set(settings.inputs.split(",")) - set(INPUT_KINDS):
+            raise ModelUnavailable(f"the scripted model's option inputs is some of {', '.join(INPUT_KINDS)}, by commas")
         if settings.output_rate * settings.unit_ms % 1000:
             raise ModelUnavailable("the scripted model's option unit_ms must hold a whole number of samples")
         try:

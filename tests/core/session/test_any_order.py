@@ -24,7 +24,7 @@ from hypothesis.stateful import (
 
 from core.session import commands as c
 from core.session import events as e
-from core.session.config import AudioFormat, SessionConfig, TurnDetection
+from core.session.config import INPUT_KINDS, AudioFormat, SessionConfig, TurnDetection
 from core.session.state import Phase
 from tests.core.session.world import RATE, World, check_replay_from_the_start
 
@@ -118,6 +118,10 @@ class AnyOrder(RuleBasedStateMachine):
     def say(self, ms: int, event_id: str | None, hint: bool | None) -> None:
         self.world.say(ms, event_id=event_id, is_speech=hint)
 
+    @rule(kind=st.sampled_from(["image", "image", "text", "reference_audio"]), size=st.sampled_from([100, 30_000]))
+    def show(self, kind: str, size: int) -> None:
+        self.world.show(kind, size)
+
     @rule(create=st.sampled_from([True, True, None, False]), event_id=event_ids)
     def commit(self, create: bool | None, event_id: str | None) -> None:
         self.world.do(c.CommitInput(create, event_id))
@@ -158,7 +162,8 @@ class AnyOrder(RuleBasedStateMachine):
     def create_item(self, place: int, after: str | int | None, item_id: str | None) -> None:
         before = self._item_id(after) if isinstance(after, int) else after
         role = ("user", "system", "assistant", "function_call_output")[place % 4]
-        self.world.do(c.CreateItem(role, "hello", "{}", item_id, before))
+        images = (self.world.image(1_500_000), self.world.image(10)) if place == 4 else ()
+        self.world.do(c.CreateItem(role, "hello", "{}", item_id, before, images=images))
 
     @rule(place=places, retrieve=st.booleans(), event_id=event_ids)
     def touch_item(self, place: int, retrieve: bool, event_id: str | None) -> None:
@@ -216,6 +221,16 @@ class AnyOrder(RuleBasedStateMachine):
         spoken = "audio" in self.world.active.modalities
         self.world.make(units, audio_ms=audio_ms if spoken else 0, marks=marks and spoken)
 
+    @precondition(lambda self: self.world.state.active is not None)
+    @rule(name=st.sampled_from(["look_up", "look_up", "look_up", ""]), call_id=st.sampled_from(["", "c1", "c2"]))
+    def call(self, name: str, call_id: str) -> None:
+        self.world.call(name, "{}", call_id)
+
+    @rule(back=st.integers(0, 2), of=places)
+    def call_late(self, back: int, of: int) -> None:
+        response_id = self._response_id(of) or "resp_none"
+        self.world.do(c.ModelCall(self.world.state.epoch - back, response_id, "", "look_up", "{}"))
+
     @rule(
         back=st.integers(0, 2), of=places, samples=st.sampled_from([0, 2_400]), rate=st.sampled_from([RATE, 48_000, 0])
     )
@@ -237,9 +252,10 @@ class AnyOrder(RuleBasedStateMachine):
         usage = (None, (0, 0), (30, 5), (90, 5))[of % 4]
         self.world.do(c.ModelDone(self.world.state.epoch - back, response_id, status, usage=usage))
 
-    @rule(up=st.booleans(), tokens=st.sampled_from([0, 0, 8_000, 200, 60]))
-    def runtime(self, up: bool, tokens: int) -> None:
-        self.world.do(c.GainRuntime(tokens) if up else c.LoseRuntime("killed"))
+    @rule(up=st.booleans(), tokens=st.sampled_from([0, 0, 8_000, 200, 60]), sees=st.booleans(), cuts=st.booleans())
+    def runtime(self, up: bool, tokens: int, sees: bool, cuts: bool) -> None:
+        inputs = INPUT_KINDS if sees else ("audio",)
+        self.world.do(c.GainRuntime(tokens, inputs, cuts) if up else c.LoseRuntime("killed"))
 
     # -- sockets and servers -----------------------------------------------------------------------------------
 

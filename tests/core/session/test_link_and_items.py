@@ -361,7 +361,7 @@ def test_a_tools_result_is_told_to_the_model_and_the_call_keeps_its_name() -> No
     world = World()
     world.do(c.CreateItem("function_call", "{}", "{}", "call-item", call_id="call-1", name="look_up"))
     world.do(c.CreateItem("function_call_output", "42", "{}", "result", call_id="call-1"))
-    assert world.history() == [("tool", "42")]
+    assert world.history() == [("assistant", "{}"), ("tool", "42")]
     call, result = world.state.items["call-item"], world.state.items["result"]
     assert (call.name, call.call_id, result.call_id) == ("look_up", "call-1", "call-1")
     world.do(c.CreateResponse())

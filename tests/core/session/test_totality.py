@@ -21,6 +21,7 @@ COMMANDS = get_args(Command)
 
 ONE_OF_EACH_COMMAND: tuple[Any, ...] = (
     c.AppendAudio("d", 480, 240),
+    c.AppendPart("image", "d", 480, "image/png"),
     c.ClearInput(),
     c.CommitInput(True),
     c.CreateResponse(),
@@ -39,6 +40,7 @@ ONE_OF_EACH_COMMAND: tuple[Any, ...] = (
     c.SpeechFinished(1, 0, 500, "hello"),
     c.TurnHeard("item_none", "hello"),
     c.ModelOutput(1, "resp_abc_1", 0, "speak", "hi", "o", 4_800, 24_000, 2_400),
+    c.ModelCall(1, "resp_abc_1", "call-1", "look_up", "{}"),
     c.ModelDone(1, "resp_abc_1"),
     c.LoseRuntime("killed"),
     c.GainRuntime(),

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
-from itertools import pairwise
 from typing import TypeVar
 
 import attrs
@@ -18,7 +17,7 @@ from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
 from core.session.apply import apply, fold
-from core.session.config import SessionConfig
+from core.session.config import INPUT_KINDS, SessionConfig
 from core.session.history import history
 from core.session.machine import Step, step
 from core.session.react import effects_of
@@ -33,6 +32,8 @@ from core.session.state import (
     Response,
     SessionState,
 )
+from tests.core.session.parts_promises import check_calls, check_parts, pending_bytes
+from tests.core.session.window_promises import check_window
 
 MS = 1_000_000
 UNIT_MS = 100
@@ -103,23 +104,33 @@ class World:
         self.left_window: set[str] = set()
         self.excess_tokens = 0
         """What the runtime's last prompt had beyond the estimate of it."""
+        self.fed: set[str] = set()
+        """Digests that the runtime was fed."""
+        self.calls: dict[str, int] = {}
+        """Function calls: item id -> position."""
+        self.handed: set[int] = set()
+        """Positions of calls that the client has."""
+        self.unmade: set[str] = set()
+        self.open_calls: set[str] = set()
+        """Calls that a cut might unmake now."""
         self.checking = True
         self._write(e.SessionOpened("duplex-abc", "duplex", 1, config))
         self._write(e.OwnerChanged(1, "server-a"))
         if attached:
             self.do(c.Attach("hash-1"))
         if runtime:
-            self.do(c.GainRuntime(8_000))
+            self.do(c.GainRuntime(8_000, INPUT_KINDS))
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
     def do(self, command: c.Command) -> Step:
         """One step of the machine, with everything checked that must hold."""
         before = _marks_of(self.state)
+        self.open_calls = {i for r in self.state.responses.values() if not r.cut for i in r.calls}
         result = step(self.state, command, self.now_ns, self.cursor())
         self._note(command, result)
         if self.checking:
-            self.check(before, result)
+            self.check(before, command, result)
         return result
 
     def wait(self, ms: int) -> None:
@@ -129,6 +140,15 @@ class World:
         """Append ``ms`` of audio."""
         samples = RATE * ms // 1000
         return self.do(c.AppendAudio(f"in-{self.state.input.samples}", 2 * samples, samples, event_id, is_speech))
+
+    def image(self, size_bytes: int = 1_000) -> c.ImageBody:
+        return c.ImageBody(f"image-{self.state.position}-{size_bytes}", size_bytes, "image/png")
+
+    def show(self, kind: str = "image", size_bytes: int = 1_000, text: str = "hey ") -> Step:
+        """Something beside the audio of the turn that is being said."""
+        if kind == "text":
+            return self.do(c.AppendPart(kind, size_bytes=len(text.encode()), text=text))
+        return self.do(c.AppendPart(kind, f"{kind}-{self.state.position}", size_bytes, "image/png"))
 
     def ask(self, ms: int = 200) -> Step:
         """A turn of the user's that wants an answer, closed by the client."""
@@ -172,15 +192,20 @@ class World:
             self.wait(units * UNIT_MS + 100)
         return response
 
+    def call(self, name: str = "look_up", arguments: str = "{}", call_id: str = "") -> Step:
+        """The model asks for a function call in the active answer."""
+        return self.do(c.ModelCall(self.state.epoch, self.active.response_id, call_id, name, arguments))
+
     def deliver(self, frames: int = 1_000_000) -> int:
         """Hand the next frames (one a record) to the socket; returns how many milliseconds of audio went out."""
         out_ms = 0
         while frames > 0 and self.place < len(self.records):
             record = self.records[self.place]
             self.place += 1
-            if isinstance(record.event, e.Output) and self._is_dead(record):
+            if isinstance(record.event, e.Output | e.ToolCalled) and self._is_dead(record):
                 continue
             self.number = record.position
+            self.handed.add(record.position)
             frames -= 1
             if isinstance(record.event, e.Output) and record.event.audio_ms:
                 output = record.event
@@ -206,7 +231,7 @@ class World:
         self._write(e.OwnerChanged(self.state.term + 1, "server-b"))
         number = self.number if resumed_from is None else resumed_from
         self.resume(number)
-        self.do(c.GainRuntime(8_000))
+        self.do(c.GainRuntime(8_000, INPUT_KINDS))
 
     def resume(self, number: int) -> Step:
         """The client comes back and has everything up to ``number``."""
@@ -225,6 +250,7 @@ class World:
                 ear.claimed_ms = min(ear.claimed_ms, ear.handed_ms)
         result = self.do(c.Attach(f"hash-{self.state.position}", number, tuple(covered.items())))
         self.number, self.place = number, number
+        self.handed = {position for position in self.handed if position <= number}
         return result
 
     # -- what to look at ---------------------------------------------------------------------------------------
@@ -241,7 +267,8 @@ class World:
         return response
 
     def cursor(self) -> c.Cursor:
-        return c.Cursor(self.number, dict(self.sent))
+        waiting = self.records[self.place].position if self.place < len(self.records) else 0
+        return c.Cursor(self.number, dict(self.sent), waiting)
 
     def events(self, kind: type[E]) -> list[E]:
         """All events of a kind, in order."""
@@ -298,6 +325,8 @@ class World:
                 ear.text += event.text
                 ear.marks.extend((mark.chars, mark.audio_end_ms) for mark in event.marks)
                 ear.produced_ms = event.start_ms + event.audio_ms
+            case e.ToolCalled():
+                self.calls[event.item_id] = record.position
             case e.EpochBump(disposition="cut"):
                 self.cut_ends[event.epoch] = event.cursor
             case e.Commit():
@@ -322,12 +351,14 @@ class World:
 
     # -- the promises ------------------------------------------------------------------------------------------
 
-    def check(self, before: tuple[int, ...], result: Step) -> None:
+    def check(self, before: tuple[int, ...], command: c.Command, result: Step) -> None:
         check_first_fence(self, result)
         check_replay_is_live(self)
         check_conservation(self)
         check_heard_only(self, result)
         check_window(self, result)
+        check_parts(self, command, result)
+        check_calls(self, result)
         check_one_end(self)
         check_bounded(self)
         check_fences_grow(before, self.state)
@@ -389,49 +420,6 @@ def _check_turn(world: World, turn: fx.HistoryTurn) -> None:
     assert len(turn.text) <= heard, f"heard-only: {turn.text!r} of {item.response_id}, at most {heard}: {ear}"
 
 
-def check_window(world: World, result: Step) -> None:
-    """window: prefix + units is what is said to be the lane's length; it is below the marks, whole units left, and what has
-    left is told no more."""
-    for turn in history(world.state):
-        assert turn.item_id not in world.left_window, "window: what has left is told"
-    told = iter([effect for effect in result.effects if isinstance(effect, fx.OpenLane | fx.Respond)])
-    slid: e.WindowSlid | None = None
-    for record in result.records:
-        match record.event:
-            case e.WindowSlid():
-                slid = record.event
-            case e.LaneTruncated():
-                next(told)
-            case e.LaneOpened(tokens=tokens) | e.ResponseStarted(prompt_tokens=tokens):
-                _check_lane(world, next(told), tokens, slid)
-                slid = None
-
-
-def _check_lane(world: World, lane: fx.OpenLane | fx.Respond, tokens: int, slid: e.WindowSlid | None) -> None:
-    config, limit = world.state.config, world.state.lane_tokens_max
-    kept = [turn for turn in lane.history if not turn.item_id]
-    turns = [turn for turn in lane.history if turn.item_id]
-    prefix = sum(map(_estimate, [lane.instructions, *(turn.text or "" for turn in kept)])) + world.excess_tokens
-    units = [8 + world.spoke_ms[turn.item_id] // 40 if turn.text is None else _estimate(turn.text) for turn in turns]
-    assert tokens == prefix + sum(units), f"window: {tokens} tokens, {prefix} + {units}"
-    assert len(kept) <= (config.window_mode == "context"), "window: text of dropped turns is told"
-    assert sum(len(turn.text or "") for turn in kept) // 4 <= config.window_previous_tokens, "window: too much kept"
-    high = min(config.window_high_tokens, limit * 3 // 4) if limit else config.window_high_tokens
-    starts = [a.role != "user" and b.role == "user" for a, b in pairwise(turns)]
-    if config.window_mode != "off" and any(starts):
-        assert tokens <= high, f"window: {tokens} tokens, at most {high}"
-    assert not limit or tokens - world.excess_tokens <= limit, f"window: {tokens} tokens, a lane holds {limit}"
-    if slid is not None:
-        assert [turn.role for turn in turns[:1]] == ["user"], "window: a unit was cut"
-        assert slid.tokens_after == tokens, f"window: {slid} leaves {tokens} tokens"
-        assert slid.dropped_units > 0
-        assert tokens <= config.window_low_tokens or not any(starts), f"window: {tokens} tokens after {slid}"
-
-
-def _estimate(text: str) -> int:
-    return 8 + len(text.encode()) // 4
-
-
 def check_one_end(world: World) -> None:
     """one-end: what ended had started, and ended once; the one that has not ended is the active one."""
     assert all(count == 1 for count in world.ends.values()), f"one-end: {world.ends}"
@@ -446,7 +434,7 @@ def check_bounded(world: World) -> None:
     """bounded: everything that waits or is remembered has a bound."""
     state = world.state
     side = state.input
-    assert side.pending_bytes == sum(chunk.size_bytes for chunk in side.pending), "bounded: bytes are miscounted"
+    assert side.pending_bytes == pending_bytes(state), "bounded: bytes are miscounted"
     assert side.pending_bytes <= state.config.max_pending_input_bytes, "bounded: pending input"
     assert len(side.pending) <= PENDING_CHUNKS_MAX, "bounded: pending chunks"
     # A turn of whose answer nothing was made when the runtime died waits once more.

@@ -1,0 +1,48 @@
+"""The conversation in the fold: items come, stand in their order, and leave."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from core.session.parts import hide
+from core.session.state import ITEMS_MAX, Item, SessionState
+
+V = TypeVar("V")
+
+
+def add_item(state: SessionState, item: Item, after: str | None = None) -> None:
+    """At the end, or behind the item ``after`` (``root``: at the beginning); beyond the bound the oldest leaves."""
+    window = state.window
+    if after == "root" or (after is not None and after in state.items):
+        state.items = _put_after(state.items, after, item.item_id, item)
+        # After an item that has left the window is before all that has not.
+        window.items = _put_after(window.items, after if after in window.items else "root", item.item_id, None)
+    else:
+        state.items[item.item_id] = item
+        window.items[item.item_id] = None
+    while len(state.items) > ITEMS_MAX:
+        oldest = next(iter(state.items))
+        hide(state, oldest)
+        del state.items[oldest]
+        window.items.pop(oldest, None)
+
+
+def _put_after(there: dict[str, V], after: str | None, key: str, value: V) -> dict[str, V]:
+    if after == "root":
+        return {key: value, **there}
+    rebuilt: dict[str, V] = {}
+    for old, kept in there.items():
+        rebuilt[old] = kept
+        if old == after:
+            rebuilt[key] = value
+    return rebuilt
+
+
+def drop_item(state: SessionState, item_id: str) -> None:
+    """The item leaves the conversation, and whatever waits for it."""
+    hide(state, item_id)
+    state.items.pop(item_id, None)
+    state.window.items.pop(item_id, None)
+    state.told_too_much.pop(item_id, None)
+    if item_id in state.queued:
+        state.queued.remove(item_id)
