@@ -221,6 +221,9 @@ def _full_of_words(cls: type[Any]) -> Any:
 
 def _worded(kind: Any) -> Any:
     made, args = get_origin(kind), get_args(kind)
+    several = next((one for one in args if get_origin(one) is tuple), None)
+    if made is not tuple and several is not None:
+        return _worded(several)
     if kind is str or (str in args and made is not tuple):
         return WORDS
     if made is tuple:
@@ -236,8 +239,9 @@ def _worded_fields(value: Any) -> set[str]:
     found: set[str] = set()
     for field in attrs.fields(type(value)):
         inner = getattr(value, field.name)
-        if attrs.has(type(inner)):
-            found |= _worded_fields(inner)
+        parts = [one for one in (inner if isinstance(inner, tuple) else (inner,)) if attrs.has(type(one))]
+        if parts:
+            found.update(*map(_worded_fields, parts))
         elif "swordfish" in str(inner):
             found.add(field.name)
     return found
