@@ -42,6 +42,10 @@ test-full: $(VENV)/.dev.stamp ## The same with long hunts: many more examples an
 test-quick: $(VENV)/.dev.stamp ## The tests without models, browser, killed processes and real time: a minute or so
 	@$(BIN)/python -m pytest -m "not (models or browser or crash or realtime or interop or soak)" $(PYTEST)
 
+bench-core: $(VENV)/.dev.stamp ## Measure the machine alone: the fold of a busy hour, a barge-in (PYTEST=)
+	@$(BIN)/python -m pytest -q tests/core/session/bench_machine.py --benchmark-only --benchmark-timer=time.thread_time \
+	  --benchmark-columns=min,median,max,rounds --benchmark-sort=fullname $(PYTEST)
+
 test-vllm: .venv-vllm/.stamp ## The lanes' tests over real vLLM on the CPU, in an environment of its own (3.5 GB)
 	@.venv-vllm/bin/python -m pytest -W default -m vllm tests/gpu_runtime/engines $(PYTEST)
 
@@ -80,7 +84,7 @@ help: ## This page
 	  /^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 	@printf '\nStart with: make serve\n'
 
-.PHONY: serve bench install test test-vllm test-full test-quick check format docs hooks lock clean help
+.PHONY: serve bench bench-core install test test-vllm test-full test-quick check format docs hooks lock clean help
 
 # --- what is installed -------------------------------------------------------------------------------------------------
 
