@@ -13,6 +13,15 @@ MORTAL_RANGES_MAX = 1_024
 """Ranges kept of one answer; only those above a cursor matter, and an answer is bounded in how far ahead it may be."""
 
 
+@attrs.frozen
+class Call:
+    """A function call, from the first of its events, which announces it, to the last, with which it is made."""
+
+    first: int
+    last: int
+    item: dict[str, Any]
+
+
 @attrs.define
 class Answer:
     """One response in the stream.
@@ -30,8 +39,7 @@ class Answer:
     metadata: dict[str, Any]
     item_index: int | None = None
     """Where its message stands among its output items; None while there is no message."""
-    items: list[tuple[int, dict[str, Any]]] = attrs.field(factory=list)
-    """Function calls: (number of the event that shows it, the item)."""
+    calls: list[Call] = attrs.field(factory=list)
     items_made: int = 0
     mortal: deque[tuple[int, int]] = attrs.field(factory=lambda: deque(maxlen=MORTAL_RANGES_MAX))
     last_delta: int = 0

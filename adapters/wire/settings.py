@@ -15,7 +15,7 @@ import attrs
 
 from adapters.wire.schema.audio import MIME_NAMES, PCM16
 from core.ports.runtime import Capabilities
-from core.session.config import AudioFormat, SessionConfig, TurnDetection
+from core.session.config import IMAGE, AudioFormat, SessionConfig, TurnDetection
 
 TELEPHONE_RATE = 8_000
 EAGERNESS_SILENCE_MS = {"low": 1_500, "medium": 800, "auto": 800, "high": 320}
@@ -40,6 +40,8 @@ def with_capabilities(config: SessionConfig, capabilities: Capabilities | None) 
     client, runtime = read_echo(config)
     runtime["unit_ms"] = capabilities.unit_ms
     runtime["recommended_prebuffer_ms"] = capabilities.prebuffer_ms
+    runtime["supports_image_input"] = IMAGE in capabilities.inputs
+    runtime["supports_tool_calls"] = capabilities.tool_calls
     return attrs.evolve(config, echo=write_echo(client, runtime))
 
 

@@ -17,6 +17,7 @@ from adapters.wire import fields
 from adapters.wire.problems import Problem
 from adapters.wire.schema.audio import ENCODING_NAMES, G711_ALAW, G711_ULAW, RATE_MAX_HZ, RATE_MIN_HZ
 from adapters.wire.settings import EAGERNESS_SILENCE_MS, TELEPHONE_RATE, read_echo, write_echo
+from adapters.wire.tools import tool_choice_of, tools_of
 from core.session.config import AudioFormat, SessionConfig, TurnDetection
 from core.session.decisions.items import invalid_param
 
@@ -42,6 +43,8 @@ NEVER_ECHOED = frozenset(
         "capabilities",
         "unit_ms",
         "recommended_prebuffer_ms",
+        "supports_image_input",
+        "supports_tool_calls",
         "expires_at",
         "session_id",
         "playback_commit_policy",
@@ -190,7 +193,14 @@ def echoed(name: str) -> Setter:
 
 
 def tools(draft: Draft, value: Any, param: str) -> None:
-    draft.client["tools"] = [fields.table(tool, param) for tool in fields.array(value or [], param)]
+    """For the model, and for the echo as they came."""
+    draft.changes["tools"] = tools_of(value or [], param)
+    draft.client["tools"] = value or []
+
+
+def tool_choice(draft: Draft, value: Any, param: str) -> None:
+    draft.changes["tool_choice"] = tool_choice_of("auto" if value is None else value, param)
+    draft.client["tool_choice"] = "auto" if value is None else value
 
 
 def speed(draft: Draft, value: Any, param: str) -> None:
@@ -325,6 +335,7 @@ COMMON_SETTERS: dict[str, Setter] = {
     "max_response_output_tokens": output_tokens,
     "temperature": temperature,
     "tools": tools,
+    "tool_choice": tool_choice,
     "speed": speed,
     **TUNING_SETTERS,
 }

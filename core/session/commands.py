@@ -37,8 +37,18 @@ class Cursor:
 
 
 @attrs.frozen
+class ImageBody:
+    """An image by the digest of its bytes."""
+
+    digest: str
+    size_bytes: int
+    media_type: str
+
+
+@attrs.frozen
 class AppendAudio:
-    """One chunk of audio in the session's input format, checked and whole samples.
+    """One chunk of audio in the session's input format, checked and whole samples, and what was shown along with it. No
+    digest: images alone.
 
     ``is_speech`` is the client's own word. Without it ``rms`` (loudness, 0 to 1; None: not measured) decides by
     ``overlap_silence_rms`` whether the chunk may be speech.
@@ -50,21 +60,12 @@ class AppendAudio:
     event_id: str | None = None
     is_speech: bool | None = None
     rms: float | None = None
-
-
-@attrs.frozen
-class ImageBody:
-    """An image by the digest of its bytes."""
-
-    digest: str
-    size_bytes: int
-    media_type: str
+    images: tuple[ImageBody, ...] = ()
 
 
 @attrs.frozen
 class AppendPart:
-    """Input beside the audio, of the turn that is being said: ``image`` and ``reference_audio`` by digest, ``text`` as it
-    is."""
+    """Input beside audio and images: ``text`` of the turn that is being said, as it is, or ``reference_audio`` by digest."""
 
     kind: str
     digest: str = ""

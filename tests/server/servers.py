@@ -41,6 +41,10 @@ def quiet(ms: int, rate: int) -> str:
     return base64.b64encode(bytes(ms * rate // 500)).decode()
 
 
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR42mNgAAAAAgAB5Sfe/AAAAABJRU5ErkJggg=="
+"""An image of one pixel."""
+
+
 @attrs.define
 class Client:
     """One WebSocket client with verbs. ``seen`` is every event it got."""

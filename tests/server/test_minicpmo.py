@@ -13,7 +13,7 @@ import trio
 
 from adapters.server.admission import Limits
 from adapters.server.settings import ServerSettings
-from tests.server.servers import Client, open_test_server
+from tests.server.servers import PNG, Client, open_test_server
 
 PATH = "/ws/duplex/adx_abc"
 RATE = 16_000
@@ -39,10 +39,11 @@ async def prepared(client: Client, **fields: Any) -> dict[str, Any]:
 
 
 async def test_a_whole_conversation() -> None:
-    async with open_test_server(answer_units=12, rtf=0.2) as server, server.connect(PATH) as client:
+    deaf = {"inputs": "audio,text"}  # pictures and voices are taken from the client all the same
+    async with open_test_server(answer_units=12, rtf=0.2, **deaf) as server, server.connect(PATH) as client:
         assert (await client.receive())["type"] == "queue_done"
         ready = await prepared(
-            client, system_prompt="Be kind.", config={"ls_mode": "explicit"}, ref_audio_base64="AAAA"
+            client, system_prompt="Be kind.", config={"ls_mode": "explicit"}, ref_audio_base64=chunk(100, True)
         )
         assert ready == {"type": "prepared", "prompt_length": 8}
         results = [await speak(client, loud=i == 0, frame_base64_list=["AAAA"]) for i in range(8)]
@@ -63,6 +64,22 @@ async def test_a_whole_conversation() -> None:
         await client.send("stop")
         assert (await client.closed())[0] == 1000
         assert client.seen[-1] == {"type": "stopped"}
+
+
+async def test_a_model_that_sees_gets_the_pictures_and_the_voice() -> None:
+    async with open_test_server(answer_units=12, rtf=0.2) as server, server.connect(PATH) as client:
+        await prepared(client, ref_audio_base64=chunk(100, True))
+        results = [await speak(client, loud=i == 0, frame_base64_list=[PNG]) for i in range(6)]
+        said = "".join(result["text"] for result in results)
+        (session,) = server.supervisor.sessions.values()
+        voice = session.state.reference
+        assert voice is not None
+        assert said.startswith(f"1 turn 1 saw=2 voice={voice.digest[:4]}")
+        assert [result["current_time"] for result in results] == list(range(6)), "a picture has no result of its own"
+        sent = json.dumps(client.seen)
+        assert PNG not in sent
+        await client.send("audio_chunk", audio_base64=chunk(100, False), frame_base64_list=["AAAA"])
+        assert "no PNG" in (await client.until("error"))["error"]
 
 
 async def test_force_listen_cuts_the_answer_and_every_chunk_keeps_its_one_result() -> None:

@@ -306,7 +306,6 @@ def test_transport_events_never_become_commands() -> None:
     assert said(DUPLEX, {"type": "session.event_ack", "server_event_seq": 7}) == []
     assert problem(DUPLEX, {"type": "session.event_ack", "server_event_seq": 8}).code == "invalid_event_ack"
     assert problem(DUPLEX, {"type": "session.resume"}).code == "unsupported_session_resume"
-    assert problem(DUPLEX, {"type": "push_text", "text": "hi"}).code == "native_text_append_unsupported"
     assert problem(OPENAI, {"type": "session.heartbeat"}).code == "unknown_event"
     (signal,) = said(DUPLEX, {"type": "signal_turn", "event": "user_started"})
     assert isinstance(signal, Answer)

@@ -16,6 +16,7 @@ CODES = {
     "invalid_config": "invalid_session_config",
     "too_many_pending_commits": "input_backpressure",
     "input_too_large": "input_backpressure",
+    "input_unsupported": "invalid_input_modality",
     "item_not_audio": "bad_event",
     "missing_required_parameter": "bad_event",
     "invalid_value": "bad_event",

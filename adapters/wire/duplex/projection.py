@@ -79,7 +79,7 @@ class DuplexProjection(OpenAIProjection):
         super()._overlap_decided(emit, event, state)
 
     def _commit(self, emit: Emitter, event: e.Commit, state: SessionState) -> None:
-        item = items.user_speech(event.item_id, None)
+        item = items.user_turn(state.items[event.item_id], None)
         before = items.previous_item_id(state, event.item_id, self._answers.unopened_items())
         self.item_added(emit, state, item)
         detail = {

@@ -76,6 +76,7 @@ def playback_object(response: Response | None) -> dict[str, int]:
 
 def capabilities_object(runtime: dict[str, Any]) -> dict[str, Any]:
     """What a client may count on."""
+    calls = {"supports_tool_calls": runtime["supports_tool_calls"]} if "supports_tool_calls" in runtime else {}
     return {
         "supports_client_commit": True,
         "supports_external_turn_signal": True,
@@ -83,6 +84,7 @@ def capabilities_object(runtime: dict[str, Any]) -> dict[str, Any]:
         "supports_session_resume": True,
         "supports_audio_truncate": True,
         "supports_playback_ack": True,
-        "supports_image_input": False,
+        "supports_image_input": runtime.get("supports_image_input", False),
+        **calls,
         "chunk_period_ms": runtime.get("unit_ms"),
     }

@@ -10,6 +10,7 @@ import attrs
 from adapters.wire import fields
 from adapters.wire.dialect import Answer, Ask, Handler, Request, Step
 from adapters.wire.duplex.session_object import turn_state
+from adapters.wire.images import of_frames
 from adapters.wire.openai import translation as openai
 from adapters.wire.openai.translation import PLAYED_MS_MAX, append_audio, cancel
 from adapters.wire.problems import Problem
@@ -26,8 +27,9 @@ from adapters.wire.updates import (
     set_fields,
     turn_detection,
 )
+from core.ports.store import Body
 from core.session import commands as c
-from core.session.config import AudioFormat, SessionConfig
+from core.session.config import IMAGE, TEXT, AudioFormat, SessionConfig
 from core.session.state import SessionState
 
 INPUT_RATE = 16_000
@@ -37,6 +39,9 @@ DEFAULTS = SessionConfig(
     turn_detection=None,
     overlap_policy="listen_only",
 )
+
+FRAMES_MAX = 2
+"""Images that may come with one append."""
 
 FORCED_BARGE_IN = frozenset({"barge_in", "interrupt", "cancel"})
 SIGNALS = frozenset(
@@ -119,19 +124,26 @@ def session_update(request: Request) -> list[Step]:
 def append(request: Request) -> list[Step]:
     payload = request.payload
     _same_format(payload, request.state.config.input_format)
-    if payload.get("video_frames"):
-        raise Problem("invalid_input_modality", "This model does not see; send no 'video_frames'.", "video_frames")
+    frames = _video_frames(request)
     param = "audio" if payload.get("audio") is not None else "delta"
-    value = payload.get(param)
+    value = payload.get(param, "" if frames else None)
     if value is None:
         raise Problem("missing_required_parameter", "'audio' is missing.", "audio")
-    steps = append_audio(
-        request, value, param, speech_hint(payload), measure=request.state.config.turn_detection is None
-    )
+    measure = request.state.config.turn_detection is None
+    steps = append_audio(request, value, param, speech_hint(payload), measure=measure, images=frames)
     action = payload.get("overlap_action")
     if payload.get("force_barge_in") is True or (isinstance(action, str) and action in FORCED_BARGE_IN):
         steps.append(Ask(c.CancelOutput("barge_in", quiet=True)))
     return steps
+
+
+def _video_frames(request: Request) -> list[tuple[c.ImageBody, Body]]:
+    frames = request.payload.get("video_frames")
+    if not frames:
+        return []
+    if IMAGE not in request.state.inputs:
+        raise Problem("invalid_input_modality", "This model does not see; send no 'video_frames'.", "video_frames")
+    return of_frames(frames, "video_frames", FRAMES_MAX)
 
 
 def _same_format(payload: Mapping[str, Any], present: AudioFormat) -> None:
@@ -192,7 +204,11 @@ def _answers_by_itself(config: SessionConfig) -> bool:
 
 
 def text_append(request: Request) -> list[Step]:
-    raise Problem("native_text_append_unsupported", "Text goes in as an item: conversation.item.create.", "type")
+    """Words of the turn that is being said; the next commit closes it."""
+    if TEXT not in request.state.inputs:
+        raise Problem("native_text_append_unsupported", "This session's model takes no text.", "type")
+    text = fields.text(fields.required(request.payload, "text"), "text")
+    return [Ask(c.AppendPart(TEXT, size_bytes=len(text.encode()), text=text, event_id=request.event_id))]
 
 
 # -- cuts, playback, signals --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ import attrs
 from adapters.wire.clocked import ClockedProjection, Numbered
 from core.ports.projection import DELTA, Credentials
 from core.session import events as e
+from core.session.config import AUDIO
 from core.session.state import SessionState
 
 TURNS_MAX = 64
@@ -76,6 +77,8 @@ class MiniCPMOProjection(ClockedProjection):
     # -- one result a chunk ---------------------------------------------------------------------------------------
 
     def _append(self, out: Numbered, event: e.Append, state: SessionState) -> None:
+        if event.kind != AUDIO:
+            return
         chunk, self._chunks = self._chunks, self._chunks + 1
         turn = self._turns[0] if self._turns else None
         if turn is None or not (turn.units or turn.said or turn.ended):

@@ -1,4 +1,6 @@
-"""The demo's messages as commands. Reference voices and pictures are taken and not used: no model here hears or sees them."""
+"""The demo's messages as commands. Reference voices and pictures go to a model that takes them; from any other they are
+kept without a word, as the demo's clients send them to every model.
+"""
 
 from __future__ import annotations
 
@@ -10,16 +12,20 @@ import attrs
 from adapters.wire import fields
 from adapters.wire.clocked import fixed_rules
 from adapters.wire.dialect import NO_GRACE_MS, Answer, Ask, Handler, Request, Step, Waiting
+from adapters.wire.images import of_frames, reference_voice
 from adapters.wire.minicpmo.encoding import OUTPUT
 from adapters.wire.minicpmo.projection import PREPARE
 from adapters.wire.openai.translation import append_audio
 from adapters.wire.problems import Problem
+from core.ports.store import Body
 from core.session import commands as c
-from core.session.config import AudioFormat, SessionConfig
+from core.session.config import IMAGE, REFERENCE_AUDIO, AudioFormat, SessionConfig
 
 INPUT = AudioFormat("pcm_f32le", 16_000)
 DEFAULT_PROMPT = "You are a helpful assistant."
 PAUSE_S_MAX = 3_600.0
+FRAMES_MAX = 16
+"""Pictures that may come with one chunk."""
 RULES = fixed_rules(INPUT.rate, OUTPUT.rate)
 DEFAULTS = SessionConfig(
     input_format=INPUT,
@@ -33,20 +39,26 @@ DEFAULTS = SessionConfig(
 def prepare(request: Request) -> list[Step]:
     prompt = request.payload.get("system_prompt")
     text = DEFAULT_PROMPT if prompt is None else fields.text(prompt, "system_prompt")
+    voice: list[Ask] = []
     for name in ("ref_audio_path", "ref_audio_base64", "tts_ref_audio_base64"):
         if request.payload.get(name) is not None:
-            fields.text(request.payload[name], name, chars_max=fields.FRAME_BYTES_MAX)
+            value = fields.text(request.payload[name], name, chars_max=fields.FRAME_BYTES_MAX)
+            if name != "ref_audio_path" and REFERENCE_AUDIO in request.state.inputs:
+                voice = reference_voice(value, name)  # the one to speak with has the last word
     if request.payload.get("config") is not None:
         fields.table(request.payload["config"], "config")
     config = attrs.evolve(request.state.config, instructions=text)
-    return [Ask(c.UpdateConfig(config, f"{PREPARE}{request.state.position}"))]
+    return [*voice, Ask(c.UpdateConfig(config, f"{PREPARE}{request.state.position}"))]
 
 
 def audio_chunk(request: Request) -> list[Step]:
     value = request.payload.get("audio_base64")
     if value is None or value == "":
         raise Problem("missing_required_parameter", "Missing audio_base64", "audio_base64")
-    appended = append_audio(attrs.evolve(request, event_id=None), value, "audio_base64", None)
+    frames: list[tuple[c.ImageBody, Body]] = []
+    if request.payload.get("frame_base64_list") and IMAGE in request.state.inputs:
+        frames = of_frames(request.payload["frame_base64_list"], "frame_base64_list", FRAMES_MAX)
+    appended = append_audio(attrs.evolve(request, event_id=None), value, "audio_base64", None, images=frames)
     forced = request.payload.get("force_listen")
     if forced is not None and fields.flag(forced, "force_listen"):
         return [Ask(c.CancelOutput("barge_in", quiet=True)), *appended]

@@ -43,6 +43,7 @@ class MoshiProjection(ClockedProjection):
         return [{"type": HANDSHAKE}]
 
     def _append(self, out: Numbered, event: e.Append, state: SessionState) -> None:
+        """What takes no time (an image) asks for no sound."""
         covered = min(self._ahead_ms, event.audio_ms)
         self._ahead_ms -= covered
         if event.audio_ms > covered:

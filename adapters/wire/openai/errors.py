@@ -16,6 +16,7 @@ CODES = {
     "voice_update_after_audio": "cannot_update_voice",
     "too_many_pending_commits": "input_backpressure",
     "input_too_large": "input_backpressure",
+    "input_unsupported": "unsupported",
     "bad_audio": "invalid_value",
 }
 """Code of the machine or the transport -> OpenAI's own, where it has one. Clients take some of these for harmless by

@@ -60,9 +60,13 @@ def function_call(item_id: str, call_id: str, name: str, arguments: str) -> dict
     }
 
 
-def user_speech(item_id: str, transcript: str | None) -> dict[str, Any]:
-    """A turn of the user's that was spoken; its transcript follows in an event of its own."""
-    return message(item_id, "user", [{"type": "input_audio", "transcript": transcript}], COMPLETED)
+def user_turn(item: Item, transcript: str | None) -> dict[str, Any]:
+    """A turn of the user's that was said; its transcript follows in an event of its own. What was typed and shown with it
+    stands there too, the images without their bytes."""
+    typed = [{"type": "input_text", "text": item.typed}] if item.typed else []
+    shown = [{"type": "input_image", "detail": "auto"} for _ in item.images]
+    spoken = {"type": "input_audio", "transcript": transcript}
+    return message(item.item_id, "user", [*typed, *shown, spoken], COMPLETED)
 
 
 def client_item(item_id: str, source: str) -> dict[str, Any]:
@@ -78,7 +82,7 @@ def render(state: SessionState, item: Item) -> dict[str, Any]:
     if item.kind == "function_call":
         return function_call(item.item_id, item.call_id, item.name, item.text or "")
     if item.role == "user":
-        return user_speech(item.item_id, item.text)
+        return user_turn(item, item.text)
     response = state.responses.get(item.response_id or "")
     if response is not None and response.active:
         status = IN_PROGRESS
@@ -89,3 +93,17 @@ def render(state: SessionState, item: Item) -> dict[str, Any]:
     if item.role == "assistant":
         return assistant_message(item.item_id, item.spoken, item_text(state, item), status)
     return message(item.item_id, item.role, [{"type": "input_text", "text": item.text or ""}], status)
+
+
+def usage(tokens: tuple[int, int] | None) -> dict[str, Any] | None:
+    """(input tokens, output tokens) as a response.done has them."""
+    if tokens is None:
+        return None
+    tokens_in, tokens_out = tokens
+    return {
+        "total_tokens": tokens_in + tokens_out,
+        "input_tokens": tokens_in,
+        "output_tokens": tokens_out,
+        "input_token_details": {"cached_tokens": 0, "text_tokens": tokens_in, "audio_tokens": 0},
+        "output_token_details": {"text_tokens": tokens_out, "audio_tokens": 0},
+    }

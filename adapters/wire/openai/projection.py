@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from adapters.wire.answers import Answer, Answers
+from adapters.wire.answers import Answer, Answers, Call
 from adapters.wire.frames import Emitter
 from adapters.wire.openai import items
 from adapters.wire.openai.errors import refusal_body
@@ -73,6 +73,7 @@ class OpenAIProjection:
         self._segment: Segment | None = None
         self._bumped: str | None = None
         """The answer that the last cut named; the others it hit are named by their output_invalidated."""
+        self._cut_cursor = 0
 
     @property
     def number(self) -> int:
@@ -207,7 +208,7 @@ class OpenAIProjection:
         emit.live(names.SPEECH_STARTED, audio_start_ms=segment.start_ms, item_id=segment.item_id)
 
     def _commit(self, emit: Emitter, event: e.Commit, state: SessionState) -> None:
-        item = items.user_speech(event.item_id, None)
+        item = items.user_turn(state.items[event.item_id], None)
         before = items.previous_item_id(state, event.item_id, self._answers.unopened_items())
         emit.live(names.AUDIO_COMMITTED, previous_item_id=before, item_id=event.item_id)
         self.item_added(emit, state, item)
@@ -311,7 +312,7 @@ class OpenAIProjection:
         return first
 
     def _tool_called(self, emit: Emitter, event: e.ToolCalled, state: SessionState) -> None:
-        """A call that a cut finds undelivered is not made: all its events are mortal."""
+        """A call that a cut finds undelivered is not made (the machine says the same): all its events are mortal."""
         answer = self._answers.get(event.response_id)
         if answer is None:
             return
@@ -319,7 +320,6 @@ class OpenAIProjection:
         call = items.function_call(event.item_id, event.call_id, event.name, event.arguments)
         begun = {**call, "status": items.IN_PROGRESS, "arguments": ""}
         first = self.announce_item(emit, answer, state, begun, index, DELTA)
-        answer.items.append((first, call))
         place = {
             "response_id": answer.response_id,
             "item_id": event.item_id,
@@ -332,6 +332,7 @@ class OpenAIProjection:
         emit.add(DELTA, names.ARGUMENTS_DONE, done, answer.epoch, answer.response_id)
         emit.add(DELTA, names.OUTPUT_ITEM_DONE, item_done, answer.epoch, answer.response_id)
         self._item_event(emit, names.ITEM_DONE, state, call, DELTA, answer.epoch)
+        answer.calls.append(Call(first, emit.number, call))
         for number in range(first, emit.number + 1):
             answer.mark_delta(number)
 
@@ -343,7 +344,7 @@ class OpenAIProjection:
         self._end(emit, answer, state, event.status, event.reason, answer.cut_cursor)
 
     def _epoch_bump(self, emit: Emitter, event: e.EpochBump, state: SessionState) -> None:
-        self._bumped = event.response_id
+        self._bumped, self._cut_cursor = event.response_id, event.cursor
         if event.disposition != "cut":
             return
         if event.reason == OUTPUT_CLEAR and event.response_id is not None:
@@ -369,6 +370,10 @@ class OpenAIProjection:
     def _output_invalidated(self, emit: Emitter, event: e.OutputInvalidated, state: SessionState) -> None:
         """A cut hit more than one answer: those beside the newest, handed over and still playing, are named here."""
         answer = self._answers.get(event.response_id)
+        if answer is not None:
+            for call in answer.calls:
+                if call.item["id"] in event.calls and call.first <= self._cut_cursor:  # it was begun, and never asked
+                    emit.live(names.ITEM_DELETED, item_id=call.item["id"])
         if answer is not None and answer.handed_over and event.response_id != self._bumped:
             emit.live(names.OUTPUT_CLEARED, response_id=event.response_id)
 
@@ -379,7 +384,7 @@ class OpenAIProjection:
         kind = TERMINAL if cursor is None else LIVE
         skipped = [] if cursor is None else answer.dead_above(cursor)
         ending = Ending(status, reason, kind, self._end_text(answer, state, status, cursor), skipped)
-        shown = [item for number, item in answer.items if cursor is None or number <= cursor]
+        shown = [call.item for call in answer.calls if cursor is None or call.last <= cursor]
         first = emit.number + 1
         if answer.item_index is not None:
             shown.insert(min(answer.item_index, len(shown)), self._close_message(emit, answer, state, ending))
@@ -446,7 +451,7 @@ class OpenAIProjection:
             "output_modalities": ["audio"] if answer.spoken else ["text"],
             "max_output_tokens": config.max_output_tokens or "inf",
             "audio": {"output": {"voice": config.voice or "default"}},
-            "usage": _usage(answer.usage) if ending else None,
+            "usage": items.usage(answer.usage) if ending else None,
             "metadata": self.response_metadata(answer, ending, state),
         }
         return {"response": shape}
@@ -459,19 +464,6 @@ class OpenAIProjection:
         if ending.status == "cancelled":
             return {"type": "cancelled", "reason": self.cancel_reason(ending.reason)}
         return {"type": ending.status, "reason": ending.reason}
-
-
-def _usage(usage: tuple[int, int] | None) -> dict[str, Any] | None:
-    if usage is None:
-        return None
-    tokens_in, tokens_out = usage
-    return {
-        "total_tokens": tokens_in + tokens_out,
-        "input_tokens": tokens_in,
-        "output_tokens": tokens_out,
-        "input_token_details": {"cached_tokens": 0, "text_tokens": tokens_in, "audio_tokens": 0},
-        "output_token_details": {"text_tokens": tokens_out, "audio_tokens": 0},
-    }
 
 
 _PROJECT: dict[type, str] = {

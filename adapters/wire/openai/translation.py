@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -11,12 +11,14 @@ import attrs
 from adapters.wire import fields
 from adapters.wire.audio import decode_audio, loudness
 from adapters.wire.dialect import NO_GRACE_MS, Ask, Handler, Request, Step
+from adapters.wire.images import images_of, of_data_url
 from adapters.wire.problems import Problem
 from adapters.wire.schema import names
+from adapters.wire.tools import tool_choice_of, tools_of
 from adapters.wire.updates import COMMON_SETTERS, OUTPUT_TOKENS_MAX, Rules, json_size, merge
 from core.ports.store import Body
 from core.session import commands as c
-from core.session.config import SessionConfig
+from core.session.config import IMAGE, SessionConfig
 from core.session.digest import body_digest
 
 METADATA_BYTES_MAX = 16 * 1024
@@ -28,6 +30,9 @@ DEFAULTS = SessionConfig(max_client_lead_ms=1_500, disconnect_grace_ms=NO_GRACE_
 
 _TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 _AUDIO_PARTS = frozenset({"input_audio", "output_audio", "audio"})
+_IMAGE_PART = "input_image"
+_BODIES = frozenset({"audio", "image_url"})
+"""What of a content part never goes into the log's JSON, nor back to the client."""
 
 
 def session_update(request: Request) -> list[Step]:
@@ -41,18 +46,27 @@ def append(request: Request) -> list[Step]:
 
 
 def append_audio(
-    request: Request, value: object, param: str, is_speech: bool | None, *, measure: bool = False
+    request: Request,
+    value: object,
+    param: str,
+    is_speech: bool | None,
+    *,
+    measure: bool = False,
+    images: Sequence[tuple[c.ImageBody, Body]] = (),
 ) -> list[Step]:
-    """Audio in the session's input format; none at all is no append. ``measure``: its loudness is wanted, too."""
+    """Audio in the session's input format, and what was shown with it; none at all is no append. ``measure``: its loudness
+    is wanted, too."""
     if not isinstance(value, str):
         raise fields.wrong(param, "base64 text", value)
     fmt = request.state.config.input_format
     data, samples = decode_audio(value, fmt, param)
+    shown, bodies = images_of(images)
     if not samples:
-        return []
+        return [Ask(c.AppendAudio("", 0, 0, request.event_id, images=shown), bodies)] if shown else []
     body = Body(body_digest(data), data)
     rms = loudness(data, fmt) if measure and is_speech is None else None
-    return [Ask(c.AppendAudio(body.digest, len(data), samples, request.event_id, is_speech, rms), (body,))]
+    appended = c.AppendAudio(body.digest, len(data), samples, request.event_id, is_speech, rms, shown)
+    return [Ask(appended, (body, *bodies))]
 
 
 def commit(request: Request) -> list[Step]:
@@ -96,6 +110,10 @@ def response_create(request: Request) -> list[Step]:
                 _output_tokens(wanted),
                 conversation == "none",
                 request.event_id,
+                None if wanted.get("tools") is None else tools_of(wanted["tools"], "response.tools"),
+                None
+                if wanted.get("tool_choice") is None
+                else tool_choice_of(wanted["tool_choice"], "response.tool_choice"),
             )
         )
     ]
@@ -131,10 +149,8 @@ def _output_tokens(wanted: Mapping[str, Any]) -> int | None:
 
 def item_create(request: Request) -> list[Step]:
     item = fields.table(fields.required(request.payload, "item"), "item")
-    if json_size(item) > ITEM_BYTES_MAX:
-        spoken = _only_audio(item)
-        if spoken is None:
-            raise Problem("invalid_value", f"'item' has more than {ITEM_BYTES_MAX} bytes.", "item")
+    if json_size(_bare(item)) > ITEM_BYTES_MAX:
+        raise Problem("invalid_value", f"'item' has more than {ITEM_BYTES_MAX} bytes.", "item")
     after = fields.optional_id(request.payload, "previous_item_id")
     item_id = fields.optional_id(item, "id", "item.id")
     kind = fields.text(fields.required(item, "type", "item.type"), "item.type")
@@ -161,9 +177,23 @@ def _create(
     after: str | None,
     call_id: str = "",
     name: str = "",
+    images: tuple[c.ImageBody, ...] = (),
+    bodies: tuple[Body, ...] = (),
 ) -> Ask:
     source = json.dumps(item, ensure_ascii=False, separators=(",", ":"))
-    return Ask(c.CreateItem(role, text, source, item_id, after, request.event_id, call_id, name))
+    return Ask(c.CreateItem(role, text, source, item_id, after, request.event_id, call_id, name, images), bodies)
+
+
+def _bare(item: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The item without audio and images: they are bodies, and are not echoed."""
+    content = item.get("content")
+    if not isinstance(content, list):
+        return item
+    parts = [
+        {key: value for key, value in part.items() if key not in _BODIES} if isinstance(part, dict) else part
+        for part in content
+    ]
+    return {**item, "content": parts}
 
 
 def _message(request: Request, item: Mapping[str, Any], item_id: str | None, after: str | None) -> list[Step]:
@@ -175,9 +205,25 @@ def _message(request: Request, item: Mapping[str, Any], item_id: str | None, aft
         # A spoken message is input that is committed at once, without asking for an answer.
         appended = append_audio(attrs.evolve(request, event_id=None), audio, "item.content[0].audio", True)
         return [*appended, Ask(c.CommitInput(False, request.event_id))]
-    text = " ".join(filter(None, map(_part_text, *_parts(item))))
-    bare = {**item, "content": [{k: v for k, v in part.items() if k != "audio"} for part in _parts(item)[0]]}
-    return [_create(request, role, text, bare, item_id, after)]
+    parts, params = _parts(item)
+    text = " ".join(filter(None, map(_part_text, parts, params)))
+    images, bodies = images_of(
+        [
+            _image(request, role, part, param)
+            for part, param in zip(parts, params, strict=True)
+            if part.get("type") == _IMAGE_PART
+        ]
+    )
+    return [_create(request, role, text, _bare(item), item_id, after, images=images, bodies=bodies)]
+
+
+def _image(request: Request, role: str, part: Mapping[str, Any], param: str) -> tuple[c.ImageBody, Body]:
+    """All or nothing: a model that does not see gets no part of the item."""
+    if role != "user":
+        raise Problem("invalid_value", "Only a user's message has images.", f"{param}.type")
+    if IMAGE not in request.state.inputs:
+        raise Problem("unsupported", "This session's model takes no images.", f"{param}.type")
+    return of_data_url(fields.required(part, "image_url", f"{param}.image_url"), f"{param}.image_url")
 
 
 def _parts(item: Mapping[str, Any]) -> tuple[list[Mapping[str, Any]], list[str]]:
@@ -192,6 +238,8 @@ def _part_text(part: Mapping[str, Any], param: str) -> str:
         return fields.text(part.get("text") or "", f"{param}.text")
     if kind in _AUDIO_PARTS:
         return fields.text(part.get("transcript") or "", f"{param}.transcript")
+    if kind == _IMAGE_PART:
+        return ""
     raise Problem("unsupported", f"Content of type {kind[:40]!r} is not served.", f"{param}.type")
 
 

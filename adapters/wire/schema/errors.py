@@ -19,6 +19,8 @@ CODES: dict[str, tuple[str, str]] = {
     "invalid_value": (INVALID_REQUEST, "A field has a value of the wrong kind, or outside its range."),
     "invalid_config": (INVALID_REQUEST, "The settings, taken together, cannot be."),
     "invalid_input_modality": (INVALID_REQUEST, "The input is of a kind that the session does not take."),
+    "invalid_image": (INVALID_REQUEST, "The image is no base64, too large, or no PNG, JPEG or WebP file."),
+    "invalid_video_frames": (INVALID_REQUEST, "The frames are too many, or one of them is no image."),
     "bad_audio": (INVALID_REQUEST, "The audio is not in the session's format."),
     "unsupported_audio_format": (INVALID_REQUEST, "No audio format of that name is known."),
     "unsupported_turn_detection": (INVALID_REQUEST, "Turns are not detected in that way."),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from core.session import commands as c
 from core.session import events as e
 from core.session.config import AUDIO, IMAGE, REFERENCE_AUDIO, TEXT
@@ -19,38 +21,52 @@ from core.session.state import (
     next_item_id,
 )
 
-_PARTS = {IMAGE: "image", TEXT: "text", REFERENCE_AUDIO: "ref_audio"}
+_PARTS = {TEXT: "text", REFERENCE_AUDIO: "ref_audio"}
 """Kind -> the field that a refusal names."""
 
 
 def append_audio(ctx: Context, command: c.AppendAudio) -> Decision:
+    """A chunk of audio, images, or both at once: all of it or nothing."""
     state, side = ctx.state, ctx.state.input
-    if AUDIO not in state.inputs:
-        return refuse("input_unsupported", command.event_id, "audio")
-    too_big = side.pending_bytes + command.size_bytes > state.config.max_pending_input_bytes
-    if too_big or len(side.pending) >= PENDING_CHUNKS_MAX:
-        return refuse("input_too_large", command.event_id, "audio")
-    fmt = state.config.input_format
+    sounds, images = bool(command.digest), command.images
+    missing = AUDIO if sounds and AUDIO not in state.inputs else IMAGE if images and IMAGE not in state.inputs else None
+    if missing is not None:
+        return refuse("input_unsupported", command.event_id, "audio" if missing == AUDIO else "video_frames")
+    size_bytes = command.size_bytes + sum(image.size_bytes for image in images)
+    if side.pending_bytes + size_bytes > state.config.max_pending_input_bytes:
+        return refuse("input_too_large", command.event_id, "audio" if sounds else "video_frames")
+    if len(side.pending) >= PENDING_CHUNKS_MAX or len(side.images) + len(images) > IMAGES_PENDING_MAX:
+        return refuse("input_too_large", command.event_id, "audio" if sounds else "video_frames")
+    shown = [_image(side.now_ms, image) for image in images]
+    if sounds:
+        return (*shown, _audio(state, command))
+    return (*shown[:-1], attrs.evolve(shown[-1], event_id=command.event_id)) if shown else ()
+
+
+def _image(now_ms: int, image: c.ImageBody) -> e.Append:
+    return e.Append(IMAGE, image.digest, image.size_bytes, now_ms, 0, encoding="", rate=0, media_type=image.media_type)
+
+
+def _audio(state: SessionState, command: c.AppendAudio) -> e.Append:
+    fmt, side = state.config.input_format, state.input
     since_base = side.samples + command.samples - side.base_samples
     end_ms = side.base_ms + since_base * 1000 // fmt.rate
-    return (
-        e.Append(
-            AUDIO,
-            command.digest,
-            command.size_bytes,
-            side.now_ms,
-            end_ms - side.now_ms,
-            command.samples,
-            fmt.encoding,
-            fmt.rate,
-            command.event_id,
-            _may_be_speech(command, state.config.overlap_silence_rms),
-        ),
+    return e.Append(
+        AUDIO,
+        command.digest,
+        command.size_bytes,
+        side.now_ms,
+        end_ms - side.now_ms,
+        command.samples,
+        fmt.encoding,
+        fmt.rate,
+        command.event_id,
+        _may_be_speech(command, state.config.overlap_silence_rms),
     )
 
 
 def append_part(ctx: Context, command: c.AppendPart) -> Decision:
-    """An image or a text of the turn that is being said, or the voice to speak with."""
+    """A text of the turn that is being said, or the voice to speak with."""
     state, side = ctx.state, ctx.state.input
     param = _PARTS[command.kind]
     if command.kind not in state.inputs:
@@ -59,7 +75,7 @@ def append_part(ctx: Context, command: c.AppendPart) -> Decision:
         too_big = command.size_bytes > REFERENCE_BYTES_MAX
     else:
         too_big = side.pending_bytes + command.size_bytes > state.config.max_pending_input_bytes
-    if too_big or (command.kind == IMAGE and len(side.images) >= IMAGES_PENDING_MAX):
+    if too_big:
         return refuse("input_too_large", command.event_id, param)
     return (
         e.Append(

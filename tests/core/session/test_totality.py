@@ -21,7 +21,7 @@ COMMANDS = get_args(Command)
 
 ONE_OF_EACH_COMMAND: tuple[Any, ...] = (
     c.AppendAudio("d", 480, 240),
-    c.AppendPart("image", "d", 480, "image/png"),
+    c.AppendPart("text", size_bytes=2, text="so"),
     c.ClearInput(),
     c.CommitInput(True),
     c.CreateResponse(),

@@ -148,7 +148,9 @@ class World:
         """Something beside the audio of the turn that is being said."""
         if kind == "text":
             return self.do(c.AppendPart(kind, size_bytes=len(text.encode()), text=text))
-        return self.do(c.AppendPart(kind, f"{kind}-{self.state.position}", size_bytes, "image/png"))
+        if kind == "image":
+            return self.do(c.AppendAudio("", 0, 0, images=(self.image(size_bytes),)))
+        return self.do(c.AppendPart(kind, f"{kind}-{self.state.position}", size_bytes, "audio/pcm"))
 
     def ask(self, ms: int = 200) -> Step:
         """A turn of the user's that wants an answer, closed by the client."""
