@@ -25,6 +25,7 @@ from core.session.state import (
     SessionState,
     Speech,
 )
+from core.session.telling import tell_all_anew, tell_anew
 
 
 class LogBroken(Exception):
@@ -103,6 +104,7 @@ def _attached(state: SessionState, event: e.Attached, at_ns: int) -> None:
         if response is not None:
             heard_before = heard_chars(response)
             _reset_sent(response, sent_ms)
+            _answer_changed(state, response)
             _note_unheard(state, response, heard_before)
 
 
@@ -150,6 +152,7 @@ def _erased(state: SessionState, event: e.Erased, at_ns: int) -> None:
         item = state.items.get(item_id)
         if item is not None:
             item.text, item.source = "", None
+            tell_anew(state, item)
 
 
 # -- input --------------------------------------------------------------------------------------------------------
@@ -229,6 +232,7 @@ def _input_transcript(state: SessionState, event: e.InputTranscript, at_ns: int)
     if item is not None:
         item.text = event.text
         item.transcribed = True
+        tell_anew(state, item)
 
 
 def _take_input(state: SessionState, upto_ms: int) -> None:
@@ -268,6 +272,7 @@ def _window_slid(state: SessionState, event: e.WindowSlid, at_ns: int) -> None:
     window = state.window
     if event.upto not in window.items:
         return
+    tell_all_anew(state)
     for item_id in tuple(window.items):
         del window.items[item_id]
         hide(state, item_id)
@@ -311,6 +316,7 @@ def _forget_old_responses(state: SessionState) -> None:
         item = state.items.get(oldest.item_id)
         if item is not None:
             item.text, item.response_id = heard_text(oldest), None
+            tell_anew(state, item)
 
 
 def _output(state: SessionState, event: e.Output, at_ns: int) -> None:
@@ -321,7 +327,8 @@ def _output(state: SessionState, event: e.Output, at_ns: int) -> None:
     response.text += event.text
     response.produced_samples += event.samples
     response.produced_ms = event.start_ms + event.audio_ms
-    response.marks.extend((mark.chars, mark.audio_end_ms) for mark in event.marks)
+    response.marks.extend([(mark.chars, mark.audio_end_ms) for mark in event.marks])
+    _answer_changed(state, response)
     state.activity_ns = at_ns
     if event.audio_ms:
         state.spoken = True
@@ -344,6 +351,7 @@ def _response_ended(state: SessionState, event: e.ResponseEnded, at_ns: int) -> 
     response = state.responses.get(event.response_id)
     if response is not None:
         response.status, response.reason, response.usage = event.status, event.reason, event.usage
+        _answer_changed(state, response)
         if event.usage is not None and event.usage[0] > 0 and response.prompt_tokens:
             estimate = response.prompt_tokens - state.window.excess_tokens
             state.window.excess_tokens = max(0, event.usage[0] - estimate)
@@ -386,6 +394,7 @@ def _playback_ack(state: SessionState, event: e.PlaybackAck, at_ns: int) -> None
         heard_before = heard_chars(response) if event.committed_ms < response.committed_ms else 0
         response.played_ms = event.played_ms
         response.committed_ms = event.committed_ms
+        _answer_changed(state, response)
         _note_unheard(state, response, heard_before)
         if event.source == "client":
             response.acked = True
@@ -399,6 +408,13 @@ def _note_unheard(state: SessionState, response: Response, heard_before: int) ->
     """Less was heard than was thought: the lane may have been told the difference."""
     if response.item_id in state.items and heard_chars(response) < heard_before:
         state.told_too_much[response.item_id] = None
+
+
+def _answer_changed(state: SessionState, response: Response) -> None:
+    """Another part of it was made or heard."""
+    item = state.items.get(response.item_id)
+    if item is not None:
+        tell_anew(state, item)
 
 
 def _raise_sent(response: Response, sent_ms: int) -> None:

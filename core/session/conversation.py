@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from core.session.parts import hide
 from core.session.state import ITEMS_MAX, Item, SessionState
+from core.session.telling import tell_all_anew
 
 V = TypeVar("V")
 
@@ -16,6 +17,7 @@ def add_item(state: SessionState, item: Item, after: str | None = None) -> None:
     if after == "root" or (after is not None and after in state.items):
         state.items = _put_after(state.items, after, item.item_id, item)
         # After an item that has left the window is before all that has not.
+        tell_all_anew(state)
         window.items = _put_after(window.items, after if after in window.items else "root", item.item_id, None)
     else:
         state.items[item.item_id] = item
@@ -24,7 +26,9 @@ def add_item(state: SessionState, item: Item, after: str | None = None) -> None:
         oldest = next(iter(state.items))
         hide(state, oldest)
         del state.items[oldest]
-        window.items.pop(oldest, None)
+        if oldest in window.items:
+            del window.items[oldest]
+            tell_all_anew(state)
 
 
 def _put_after(there: dict[str, V], after: str | None, key: str, value: V) -> dict[str, V]:
@@ -42,7 +46,9 @@ def drop_item(state: SessionState, item_id: str) -> None:
     """The item leaves the conversation, and whatever waits for it."""
     hide(state, item_id)
     state.items.pop(item_id, None)
-    state.window.items.pop(item_id, None)
+    if item_id in state.window.items:
+        del state.window.items[item_id]
+        tell_all_anew(state)
     state.told_too_much.pop(item_id, None)
     if item_id in state.queued:
         state.queued.remove(item_id)

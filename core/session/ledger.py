@@ -60,6 +60,18 @@ def outstanding(response: Response, cursor: Cursor, now_ns: int) -> bool:
     return audible_ms - played_now_ms(response, cursor, now_ns) > PLAYED_OUT_MS
 
 
+def unsettled(state: SessionState) -> list[Response]:
+    """The answers of which anything may still change: being made, not heard to their end, or with calls. Of the others
+    nothing is outstanding, and nothing more is assumed."""
+    return [
+        response
+        for response in state.responses.values()
+        if (response.produced_ms - response.invalidated_ms > response.committed_ms and not response.cut)
+        or response.calls
+        or response.status == "in_progress"
+    ]
+
+
 def undelivered_calls(response: Response, cursor: Cursor) -> tuple[str, ...]:
     """Items of function calls that were not handed over whole: a cut now means that they were never made."""
     if response.cut or not cursor.waiting:

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from core.session import events as e
 from core.session.config import IMAGE, REFERENCE_AUDIO, TEXT
 from core.session.state import IMAGES_A_TURN_MAX, IMAGES_BYTES_MAX, IMAGES_MAX, Image, Input, SessionState
+from core.session.telling import tell_anew
 
 
 def take_in(state: SessionState, event: e.Append) -> None:
@@ -50,7 +51,8 @@ def take_pending(side: Input) -> tuple[str, tuple[Image, ...]]:
 def show(state: SessionState, item_id: str, images: Iterable[Image]) -> None:
     """The item's images from now on; beyond the bounds the oldest items lose theirs."""
     item = state.items[item_id]
-    item.images, item.turn = tuple(images)[-IMAGES_A_TURN_MAX:], None
+    item.images = tuple(images)[-IMAGES_A_TURN_MAX:]
+    tell_anew(state, item)
     state.shown.pop(item_id, None)
     if item.images:
         state.shown[item_id] = None
@@ -63,7 +65,8 @@ def hide(state: SessionState, item_id: str) -> None:
     state.shown.pop(item_id, None)
     item = state.items.get(item_id)
     if item is not None and item.images:
-        item.images, item.turn = (), None
+        item.images = ()
+        tell_anew(state, item)
 
 
 def _too_many(state: SessionState) -> bool:

@@ -114,6 +114,18 @@ class Image:
     start_ms: int
 
 
+@attrs.frozen
+class Told:
+    """How an item is told to the model: its turns in order, their estimated length, and the one of them that was spoken or
+    shown (what was typed beside it is the other)."""
+
+    turns: tuple[HistoryTurn, ...]
+    parts: tuple[tuple[str, int], ...]
+    """(item id, characters) of each turn."""
+    tokens: int
+    said: HistoryTurn | None
+
+
 @attrs.define
 class Item:
     """A conversation item. ``text`` None: a user's turn whose transcript is not there (yet)."""
@@ -137,8 +149,8 @@ class Item:
     typed: str = ""
     """What came as text while the turn was said; told before what was spoken."""
     images: tuple[Image, ...] = ()
-    turn: HistoryTurn | None = attrs.field(default=None, eq=False, repr=False)
-    """How the item was told last; made again when its text is another."""
+    told: Told | None = attrs.field(default=None, eq=False, repr=False)
+    """See telling.py. None: not worked out since something of the item changed."""
 
 
 @attrs.define
@@ -185,6 +197,18 @@ class Input:
 
 
 @attrs.define
+class ToldPrefix:
+    """How the window's first items are told, all together; see telling.py. Invariant: ``item_ids`` are the first of the
+    window's, and everything else is what telling them anew would give."""
+
+    item_ids: set[str] = attrs.field(factory=set)
+    turns: list[HistoryTurn] = attrs.field(factory=list)
+    parts: list[tuple[str, int]] = attrs.field(factory=list)
+    """(item id, characters) of each turn."""
+    tokens: int = 0
+
+
+@attrs.define
 class Window:
     """Which of the conversation's items the model is still told. Invariant: a part of the conversation, in its order."""
 
@@ -193,6 +217,7 @@ class Window:
     """The newest items that left."""
     excess_tokens: int = 0
     """What the runtime's last prompt had beyond our estimate of it."""
+    told: ToldPrefix = attrs.field(factory=ToldPrefix, eq=False, repr=False)
 
 
 @attrs.define

@@ -7,9 +7,8 @@ the high mark, the oldest units leave until it is below the low mark: rarely and
 the prompt stays the same for long and an engine's prefix cache holds. The last unit always stays. A lane that does not fit
 into the model even so ends its session (``lane_full``), nobody else's.
 
-Tokens are estimated from what is known here: TURN_TOKENS a turn and one for each BYTES_PER_TOKEN bytes of UTF-8; a turn
-that has only been heard as audio counts one for each AUDIO_MS_PER_TOKEN, an image IMAGE_TOKENS. What a runtime reports of
-a prompt beyond that (its own persona, examples, template) is learned as a part of the prefix.
+Tokens are estimated (telling.py). What a runtime reports of a prompt beyond that (its own persona, examples, template) is
+learned as a part of the prefix.
 """
 
 from __future__ import annotations
@@ -21,14 +20,9 @@ import attrs
 from core.session import events as e
 from core.session.config import SessionConfig
 from core.session.effects import HistoryTurn
-from core.session.history import PREVIOUS_ID, history, previous_text
+from core.session.history import PREVIOUS_ID, conversation, previous_text
 from core.session.state import SessionState
-
-BYTES_PER_TOKEN = 4
-TURN_TOKENS = 8
-"""What a chat template puts around a turn."""
-AUDIO_MS_PER_TOKEN = 40
-IMAGE_TOKENS = 256
+from core.session.telling import TURN_TOKENS, text_tokens, turn_tokens
 
 _NOTHING: Mapping[str, int] = {}
 
@@ -38,21 +32,12 @@ class Lane:
     """What a lane is made of; ``tokens`` = ``prefix_tokens`` + those of the turns that are not the prefix's."""
 
     turns: tuple[HistoryTurn, ...]
+    parts: tuple[tuple[str, int], ...]
+    """(item id, characters) in order, as lane_opened records it."""
     prefix_tokens: int
     tokens: int
     heard: Mapping[str, int] = attrs.field(factory=dict)
     """Response id -> ms that are about to be recorded as heard."""
-
-    @property
-    def parts(self) -> tuple[tuple[str, int], ...]:
-        """(item id, characters) in order, as lane_opened records it."""
-        return tuple((turn.item_id, len(turn.text or "")) for turn in self.turns)
-
-
-def text_tokens(text: str) -> int:
-    """An estimate of a text's tokens, what stands around it included."""
-    size = len(text) if text.isascii() else len(text.encode())
-    return TURN_TOKENS + size // BYTES_PER_TOKEN
 
 
 def high_low(state: SessionState) -> tuple[int, int]:
@@ -74,23 +59,16 @@ def lane_of(
 ) -> Lane:
     """The lane that is told the history up to item ``upto``. ``heard``: response id -> ms that are about to be recorded
     as heard."""
-    turns = history(state, upto, heard)
+    told = conversation(state, upto, heard)
     prefix = text_tokens(state.config.instructions if instructions is None else instructions)
     prefix += state.window.excess_tokens
-    units = 0
-    for turn in turns:
-        if turn.item_id == PREVIOUS_ID:
-            prefix += text_tokens(turn.text or "")
-        else:
-            units += _turn_tokens(state, turn)
-    return Lane(turns, prefix, prefix + units, heard)
+    if told.turns and told.turns[0].item_id == PREVIOUS_ID:
+        prefix += text_tokens(told.turns[0].text or "")
+    return Lane(told.turns, told.parts, prefix, prefix + told.tokens, heard)
 
 
 def _turn_tokens(state: SessionState, turn: HistoryTurn) -> int:
-    shown = IMAGE_TOKENS * len(turn.images)
-    if turn.text is None:
-        return TURN_TOKENS + state.items[turn.item_id].audio_ms // AUDIO_MS_PER_TOKEN + shown
-    return text_tokens(turn.text) + shown
+    return turn_tokens(turn, state.items[turn.item_id])
 
 
 def slide(state: SessionState, lane: Lane) -> tuple[e.WindowSlid, ...]:

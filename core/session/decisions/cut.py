@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from core.session import events as e
 from core.session.decisions.context import Context
-from core.session.ledger import assumed_heard_ms, outstanding, sent_ms, undelivered_calls
+from core.session.ledger import assumed_heard_ms, outstanding, sent_ms, undelivered_calls, unsettled
 from core.session.state import Response
 
 LANE_FULL = "lane_full"
@@ -28,7 +28,7 @@ def cut(ctx: Context, reason: str, event_id: str | None = None) -> tuple[e.Event
     state = ctx.state
     hit = [
         r
-        for r in state.responses.values()
+        for r in unsettled(state)
         if outstanding(r, ctx.cursor, ctx.now_ns) or r is state.active or undelivered_calls(r, ctx.cursor)
     ]
     made: list[e.Event] = []
@@ -92,7 +92,7 @@ def assume_heard(ctx: Context, response: Response) -> tuple[e.PlaybackAck, ...]:
 def settle_heard(ctx: Context) -> tuple[e.PlaybackAck, ...]:
     """The same for every answer of the conversation, before a lane is told what was heard."""
     made: list[e.PlaybackAck] = []
-    for response in ctx.state.responses.values():
+    for response in unsettled(ctx.state):
         if response is not ctx.state.active and not response.out_of_band:
             made.extend(assume_heard(ctx, response))
     return tuple(made)

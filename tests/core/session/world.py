@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import Counter
+from itertools import islice
 from typing import TypeVar
 
 import attrs
@@ -31,7 +32,9 @@ from core.session.state import (
     Phase,
     Response,
     SessionState,
+    ToldPrefix,
 )
+from core.session.telling import tell
 from tests.core.session.parts_promises import check_calls, check_parts, pending_bytes
 from tests.core.session.window_promises import check_window
 
@@ -356,6 +359,7 @@ class World:
     def check(self, before: tuple[int, ...], command: c.Command, result: Step) -> None:
         check_first_fence(self, result)
         check_replay_is_live(self)
+        check_told(self)
         check_conservation(self)
         check_heard_only(self, result)
         check_window(self, result)
@@ -375,6 +379,22 @@ def _marks_of(state: SessionState) -> tuple[int, ...]:
 def check_replay_is_live(world: World) -> None:
     """replay-is-live: folding the records gives the live state."""
     assert world.replayed == world.state, "replay-is-live"
+
+
+def check_told(world: World) -> None:
+    """heard-only: what is kept of how the conversation is told is what telling it anew gives."""
+    state = world.state
+    for item in state.items.values():
+        assert item.told in (None, tell(state, item)), f"heard-only: {item.item_id} is kept as {item.told}"
+    told, kept = history(state), state.window.told
+    first = [tell(state, state.items[item_id]) for item_id in islice(state.window.items, len(kept.item_ids))]
+    assert kept.item_ids == set(islice(state.window.items, len(kept.item_ids))), "heard-only: another prefix is kept"
+    assert kept.turns == [turn for one in first for turn in one.turns], "heard-only: the prefix is kept wrongly"
+    assert kept.parts == [(turn.item_id, len(turn.text or "")) for turn in kept.turns], "heard-only: so are its parts"
+    assert kept.tokens == sum(one.tokens for one in first), "window: the prefix is counted wrongly"
+    state.window.told = ToldPrefix()
+    assert history(state) == told, "heard-only: the conversation is told as it was"
+    state.window.told = kept
 
 
 def check_replay_from_the_start(world: World) -> None:
