@@ -7,6 +7,7 @@ looked at for a few bytes and parsed only where it must be. What it measures is 
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
@@ -24,6 +25,7 @@ RATE = 16_000
 EVERY_S = 0.2
 """An append each, and a delta of the scripted model each: five of both a second."""
 WAIT_S = 30.0
+LAG_EVERY_S = 0.02
 CHUNK = pybase64.b64encode_as_string(bytes(int(RATE * EVERY_S) * 2))
 APPEND = json.dumps({"type": names.AUDIO_APPEND, "audio": CHUNK})
 BARGE_IN = json.dumps({"type": names.BARGE_IN})
@@ -33,13 +35,15 @@ _DELTA = f'"type":"{names.AUDIO_DELTA}"'
 
 @attrs.define(eq=False)
 class Talker:
-    """One session's connection. ``lateness_ms``: how far each delta was behind an even pace from the first one on."""
+    """One session's connection. ``offsets_s``: when each delta came, less the even pace of the answer; ``best_s``: the least
+    of them, those that are forgotten included."""
 
     socket: WebSocketConnection
     deltas: int = 0
     appends: int = 0
-    lateness_ms: list[float] = attrs.field(factory=list)
-    first_at: float = 0.0
+    offsets_s: list[float] = attrs.field(factory=list)
+    best_s: float = math.inf
+    asked_at: float = 0.0
     cut: set[str] = attrs.field(factory=set)
     stale: int = 0
     _paced: int = 0
@@ -53,8 +57,8 @@ class Talker:
         """Ask for an answer of so many units."""
         item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": f"units={units}"}]}
         await self.socket.send_message(json.dumps({"type": names.ITEM_CREATE, "item": item}))
+        self.asked_at, self._paced, self.best_s = trio.current_time(), 0, math.inf
         await self.socket.send_message(json.dumps({"type": names.RESPONSE_CREATE}))
-        self.first_at = 0.0
 
     async def _until(self, kind: str) -> dict[str, object]:
         needle = f'"type":"{kind}"'
@@ -75,13 +79,11 @@ class Talker:
         return message
 
     def _note_delta(self, message: str) -> None:
-        now = trio.current_time()
+        offset_s = trio.current_time() - self._paced * EVERY_S
         self.deltas += 1
-        if not self.first_at:
-            self.first_at, self._paced = now, 0
-        due = self.first_at + self._paced * EVERY_S
         self._paced += 1
-        self.lateness_ms.append(max(0.0, now - due) * 1_000)
+        self.offsets_s.append(offset_s)
+        self.best_s = min(self.best_s, offset_s)
         if self.cut and json.loads(message)["response_id"] in self.cut:
             self.stale += 1
 
@@ -175,14 +177,24 @@ async def barge_ins(url: str, sessions: int, rounds: int) -> BargeIns:
 
 @attrs.frozen
 class Load:
-    """Real-time traffic of ``sessions`` for a while. ``server_cores``: CPU seconds a second of the server's main process;
-    ``worker_cores`` and ``load_cores`` those of the model's worker and of this load."""
+    """Real-time traffic of ``sessions`` for a while.
+
+    ``lateness_ms``: how long each delta took from its due time at the model. A session's model keeps an even pace; the pace
+    is taken from the session's own quickest delta, and that one is given the time of the quickest answer of all sessions,
+    from its question on. So it is an upper bound.
+
+    ``server_cores``: CPU seconds a second of the server's main process; ``worker_cores`` and ``load_cores`` those of the
+    model's worker and of this load. ``starved``: seconds a second in which the server's threads could have run and others
+    had the processor: with much of it, the machine was not the server's. ``load_lag_ms``: how late this load itself woke.
+    """
 
     sessions: int
     lateness_ms: list[float]
     server_cores: float
     worker_cores: float
     load_cores: float
+    starved: float
+    load_lag_ms: list[float]
     deltas_a_second: float
     appends_a_second: float
 
@@ -194,16 +206,34 @@ async def real_time(url: str, server: int, sessions: int, seconds: float) -> Loa
         await trio.sleep(2)
         for talker in open_sessions:
             talker.deltas = talker.appends = 0
-            talker.lateness_ms.clear()
-        family = descendants(server)
-        before, began = [_cpu_s(pid) for pid in (*family, os.getpid())], trio.current_time()
+            talker.offsets_s.clear()
+        family, lags = descendants(server), list[float]()
+        nursery.start_soon(_note_lag, lags)
+        before, starved, began = (
+            [_cpu_s(pid) for pid in (*family, os.getpid())],
+            _starved_s(server),
+            trio.current_time(),
+        )
         await trio.sleep(seconds)
         took = trio.current_time() - began
         used = [(now - then) / took for now, then in zip(map(_cpu_s, (*family, os.getpid())), before, strict=True)]
-        lateness = [ms for talker in open_sessions for ms in talker.lateness_ms]
+        starved = (_starved_s(server) - starved) / took
+        lateness = _lateness_ms(open_sessions)
         deltas, appends = (sum(getattr(t, name) for t in open_sessions) for name in ("deltas", "appends"))
         nursery.cancel_scope.cancel()
-    return Load(sessions, lateness, used[0], sum(used[1:-1]), used[-1], deltas / took, appends / took)
+    return Load(sessions, lateness, used[0], sum(used[1:-1]), used[-1], starved, lags, deltas / took, appends / took)
+
+
+def _lateness_ms(talkers: list[Talker]) -> list[float]:
+    quickest_s = min(talker.best_s - talker.asked_at for talker in talkers)
+    return [(offset - talker.best_s + quickest_s) * 1_000 for talker in talkers for offset in talker.offsets_s]
+
+
+async def _note_lag(lags: list[float]) -> None:
+    while True:
+        due = trio.current_time() + LAG_EVERY_S
+        await trio.sleep_until(due)
+        lags.append((trio.current_time() - due) * 1_000)
 
 
 async def _start_traffic(nursery: trio.Nursery, open_sessions: list[Talker], units: int) -> None:
@@ -218,3 +248,9 @@ def _cpu_s(pid: int) -> float:
     """User and system time of a process so far, in seconds."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _starved_s(pid: int) -> float:
+    """How long a process's threads have waited for a processor so far, in seconds."""
+    waits = [task.read_text().split()[1] for task in Path(f"/proc/{pid}/task").glob("*/schedstat")]
+    return sum(map(int, waits)) / 1e9

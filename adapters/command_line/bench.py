@@ -15,7 +15,7 @@ from adapters.bench.figures import print_table, row
 from adapters.bench.own_server import own_server
 from adapters.bench.speech import SpokenTurn, break_down, settle, speak
 from adapters.command_line.bench_store import store_command
-from adapters.command_line.bench_wire import wire
+from adapters.command_line.bench_wire import floor_rows, wire
 from adapters.command_line.config_file import split_option
 from adapters.command_line.reading import run
 from store.opening import open_store
@@ -117,8 +117,10 @@ def _print_speech(console: Console, turns: list[SpokenTurn], asked: int, memory_
 async def _barge_in(rounds: int) -> None:
     console = Console()
     console.print(describe(0))
+    floor = await floor_rows(rounds)
     async with own_server("scripted", {"rtf": "0.5", "unit_ms": "100"}) as server:
         await settle(1)
         result = await measure_barge_in(server.url, rounds)
-    print_table(console, "barge-in command -> cancelled, ms", [row("one session", result.latencies_ms, 2)])
+    rows = [*floor, row("one session", result.latencies_ms, 2)]
+    print_table(console, "barge-in command -> cancelled, ms", rows)
     console.print(f"audio after the cancelled end: {result.stale_deltas} deltas")

@@ -19,7 +19,7 @@ from adapters.command_line.config_file import model_options, read_config, sessio
 from adapters.command_line.reading import DEFAULT_STORE
 from adapters.command_line.server_log import set_up_log, wordless_crashes
 from adapters.server.admission import Limits
-from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal, settle_memory
+from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal, settle
 from adapters.server.settings import ServerSettings, is_loopback
 from core.ports.store import Store, StoreError
 from gpu_runtime.host.runtime import open_worker
@@ -199,7 +199,7 @@ async def _serve(settings: ServerSettings, make_store: OpenStore, options: dict[
         )
         async with opening as server:
             bar.stop()
-            settle_memory()
+            settle()
             _announce(console, settings, server)
             await serve_until_signal(server, lambda: console.print("Finishing answers; Ctrl-C again to stop now."))
 

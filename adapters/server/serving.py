@@ -9,6 +9,7 @@ import os
 import secrets
 import signal
 import socket
+import sys
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
@@ -30,6 +31,8 @@ log = logging.getLogger("duologue.server")
 
 BACKLOG = 256
 
+SWITCH_S = 0.0005
+"""How long a thread may keep the interpreter when another asks for it."""
 
 COLLECT_EVERY = 10_000
 """Allocations between two looks for garbage: Python's 700 look ten times a second at what almost always lives on."""
@@ -106,12 +109,16 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
         raise CannotListen(f"cannot listen on {host}:{port}: {error}") from error
 
 
-def settle_memory() -> None:
-    """For a process that only serves, once everything is loaded: what is there now stays, so the garbage collector need not
-    look through it again. Each such look stopped every session for tens of ms."""
+def settle() -> None:
+    """For a process that only serves, once everything is loaded.
+
+    What is there now stays, so the garbage collector need not look through it again: each such look stopped every session
+    for tens of ms. And threads hand the interpreter on quickly: the store's writer gives it up around each statement, and
+    beside a busy event loop got it back only after the default of 5 ms, so that one commit could take 100 ms."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(COLLECT_EVERY, 20, 20)
+    sys.setswitchinterval(SWITCH_S)
 
 
 async def serve_until_signal(server: RunningServer, on_signal: Callable[[], None]) -> None:

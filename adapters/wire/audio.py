@@ -6,6 +6,7 @@ the model's pcm16 and is converted after it was numbered, so a resumed client of
 
 from __future__ import annotations
 
+import math
 from functools import cache
 
 import numpy as np
@@ -34,16 +35,17 @@ def decode_audio(value: str, audio: AudioFormat, param: str) -> tuple[bytes, int
 
 
 def loudness(data: bytes, audio: AudioFormat) -> float:
-    """Root mean square of checked input, 0 to 1 (a full-scale square wave)."""
-    if audio.encoding == PCM_F32LE:
-        samples = np.frombuffer(data, "<f4")
-    elif audio.encoding == PCM16:
-        samples = np.frombuffer(data, "<i2").astype(np.float32) / np.float32(32_768)
-    else:
-        samples = _expand(audio.encoding)[np.frombuffer(data, np.uint8)]
-    if not samples.size:
+    """Root mean square of checked input, 0 to 1 (a full-scale square wave). Every chunk of some sessions is measured."""
+    if not data:
         return 0.0
-    return min(1.0, float(np.sqrt(np.mean(np.square(samples, dtype=np.float64)))))
+    if audio.encoding == PCM16:
+        whole = np.frombuffer(data, "<i2").astype(np.int64)
+        return math.sqrt(int(np.dot(whole, whole)) / len(whole)) / 32_768
+    if audio.encoding == PCM_F32LE:
+        samples = np.frombuffer(data, "<f4").astype(np.float64)
+    else:
+        samples = _expand(audio.encoding)[np.frombuffer(data, np.uint8)].astype(np.float64)
+    return min(1.0, math.sqrt(float(np.einsum("i,i->", samples, samples)) / len(samples)))
 
 
 class OutputEncoder:

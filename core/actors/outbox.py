@@ -255,6 +255,11 @@ class Outbox:
         return tuple(ranges)
 
     @property
+    def waits(self) -> bool:
+        """Something is there that was not handed over; perhaps it may not be yet."""
+        return bool(self.opening or self.asides) or self.place < len(self.entries)
+
+    @property
     def overfull(self) -> bool:
         """More was released than the socket takes."""
         return self.waiting_frames > WAITING_FRAMES_MAX or self.waiting_bytes > WAITING_BYTES_MAX

@@ -44,6 +44,9 @@ from core.session.state import Phase, SessionState
 
 NS_PER_S = 1_000_000_000
 
+UNSEEN = (e.Append, e.PlaybackAck)
+"""Events that nobody waits for unless they add to the stream."""
+
 
 class SessionGone(Exception):
     """The session's actor has ended; resume may find it in the log."""
@@ -294,14 +297,17 @@ class Session:
             self._perform(effect)
         self._input_bodies.let_go(self.state)
         self._ports.watch.stepped(self, result.records)
-        self.move()
+        if frames or not all(isinstance(record.event, UNSEEN) for record in result.records):
+            self.move()
         return result.records
 
     def became_durable(self) -> None:
         """The journal says so of a batch."""
-        self.move()
-        if self._stopping is not None or self.state.phase is Phase.CLOSED:
+        ending = self._stopping is not None or self.state.phase is Phase.CLOSED
+        if ending:
             self._mailbox.nudge()
+        if ending or self.outbox.waits or (self.attachment is not None and self.attachment.stop is not None):
+            self.move()
 
     def fail(self, error: StoreError) -> None:
         """The log is not what this memory thinks: discard it. Nothing more is written to the socket but its close."""

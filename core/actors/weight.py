@@ -1,9 +1,14 @@
-"""Roughly how many bytes a message keeps in memory: what the bounds of the queues here are counted in."""
+"""Roughly how many bytes a message keeps in memory: what the bounds of the queues here are counted in. Every message is
+weighed, so this is made to be quick."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
+from itertools import chain
+from operator import attrgetter
 from typing import Any
+
+import attrs
 
 VALUE_BYTES = 16
 """Whatever is no text and no bytes, and what stands around those that are."""
@@ -18,11 +23,34 @@ def weight(value: Any) -> int:
         return VALUE_BYTES + len(value) * (1 if value.isascii() else WIDE_CHAR_BYTES)
     if kind is bytes:
         return VALUE_BYTES + len(value)
-    fields = getattr(kind, "__attrs_attrs__", None)
-    if fields is not None:
-        return VALUE_BYTES + sum([weight(getattr(value, field.name)) for field in fields])
-    if isinstance(value, tuple | list):
-        return VALUE_BYTES + sum([weight(one) for one in value])
-    if isinstance(value, Mapping):
-        return VALUE_BYTES + sum([weight(key) + weight(one) for key, one in value.items()])
-    return VALUE_BYTES
+    parts_of = _PARTS[kind]
+    if parts_of is None:
+        return VALUE_BYTES
+    return VALUE_BYTES + sum(map(weight, parts_of(value)))
+
+
+PartsOf = Callable[[Any], Iterable[Any]] | None
+"""How to get at what a value of some class holds; None: it holds nothing."""
+
+
+class _Parts(dict[type, PartsOf]):
+    """Found out once for each class."""
+
+    def __missing__(self, kind: type) -> PartsOf:
+        found = self[kind] = _parts_of(kind)
+        return found
+
+
+_PARTS = _Parts()
+
+
+def _parts_of(kind: type) -> PartsOf:
+    if issubclass(kind, tuple | list):
+        return iter
+    if issubclass(kind, Mapping):
+        return lambda mapping: chain(mapping.keys(), mapping.values())
+    names = [field.name for field in attrs.fields(kind)] if attrs.has(kind) else []
+    if not names:
+        return None
+    get = attrgetter(*names)
+    return get if len(names) > 1 else lambda value: (get(value),)
