@@ -210,5 +210,8 @@ class LaneEngine(Protocol):
     def statistics(self) -> EngineStatistics:
         """Now."""
 
+    async def wait_lost(self) -> str:
+        """Return when the engine is gone, whether or not a unit runs: why."""
+
     async def shutdown(self) -> None:
         """Free everything; feeds that run end with EngineLost."""

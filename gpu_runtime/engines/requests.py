@@ -81,5 +81,8 @@ class RequestEngine(Protocol):
     def kv_used(self) -> float:
         """Share of the blocks in use, 0..1, as last reported."""
 
+    async def wait_lost(self) -> str:
+        """Return when the engine is gone: why. Requests that are open then raise EngineLost."""
+
     async def shutdown(self) -> None:
         """End everything."""

@@ -228,6 +228,10 @@ class StreamedLanes:
             first_token_ms=self._first_times.times(),
         )
 
+    async def wait_lost(self) -> str:
+        """See LaneEngine."""
+        return await self._engine.wait_lost()
+
     async def shutdown(self) -> None:
         """See LaneEngine."""
         for state in list(self._lanes.values()):

@@ -9,7 +9,7 @@ from typing import Any
 
 import attrs
 
-from gpu_runtime.engines.vllm_plugin import SIBLINGS
+from gpu_runtime.engines.vllm_plugin import HOST_PID, SIBLINGS
 from gpu_runtime.plugin import ModelUnavailable
 
 REWINDS = ("0.26.", "0.32.")
@@ -32,8 +32,10 @@ QUIET = {
     "VLLM_HOST_IP": "127.0.0.1",
     "VLLM_USE_FLASHINFER_SAMPLER": "0",
     "VLLM_COMPUTE_NANS_IN_LOGITS": "1",
+    "VLLM_WORKER_MULTIPROCESSING_METHOD": "spawn",
 }
-"""The engine tells nobody that it runs, loads nothing from elsewhere, and looks at its logits. What the user set stays."""
+"""The engine tells nobody that it runs, looks at its logits, loads nothing from elsewhere, and is not forked from a process
+whose other threads may hold locks. What the user set stays."""
 
 
 @attrs.frozen
@@ -128,6 +130,7 @@ class VllmOptions:
 
 
 def quiet() -> None:
-    """Set QUIET in this process's environment, before vllm is imported."""
+    """Set QUIET and HOST_PID in this process's environment, before vllm is imported."""
+    os.environ[HOST_PID] = str(os.getpid())
     for name, value in QUIET.items():
         os.environ.setdefault(name, value)

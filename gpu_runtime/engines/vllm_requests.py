@@ -48,6 +48,8 @@ CLOSE_S = 10.0
 PIECES_MAX = 4_096
 """Tokens that may wait for their reader; a chunk decodes fewer."""
 
+LOST_POLL_S = 0.25
+
 
 class VllmRequests:
     """See RequestEngine. Make it with ``start``, inside the event loop that it will live in."""
@@ -106,6 +108,12 @@ class VllmRequests:
     def kv_used(self) -> float:
         """See RequestEngine."""
         return max((gauge.used for gauge in self._gauge), default=0.0)
+
+    async def wait_lost(self) -> str:
+        """See RequestEngine. vLLM keeps no event for it."""
+        while not self.engine.errored:
+            await asyncio.sleep(LOST_POLL_S)
+        return "vLLM's engine process has ended"
 
     async def shutdown(self) -> None:
         """See RequestEngine."""

@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 from collections import deque
 
 import trio
@@ -27,8 +29,11 @@ _REAP_TIMEOUT_S = 5.0
 class WorkerProcess:
     """One child. ``stream`` is the host's end of the socket pair. Make it with ``start``, end it with ``close``."""
 
-    def __init__(self, process: subprocess.Popen[bytes], stream: trio.SocketStream, output_fd: int) -> None:
+    def __init__(
+        self, process: subprocess.Popen[bytes], stream: trio.SocketStream, output_fd: int, folder: str
+    ) -> None:
         self._process = process
+        self._folder = folder
         self.stream = stream
         self._output = trio.lowlevel.FdStream(output_fd)
         self._last_lines: deque[str] = deque(maxlen=LAST_LINES)
@@ -39,7 +44,11 @@ class WorkerProcess:
 
         It is started from this thread, and not from a helper thread as trio does: the kernel counts the thread that
         forks as the parent, and would kill the child when trio lets an idle helper go.
+
+        Its temporary files (sockets of an engine's own processes, say) go to a folder of its own, which goes with it: a
+        killed process clears nothing up.
         """
+        folder = tempfile.mkdtemp(prefix="duologue-worker-")
         ours, theirs = socket.socketpair()
         output_fd, their_output = os.pipe()
         try:
@@ -49,16 +58,18 @@ class WorkerProcess:
                 stdout=their_output,
                 stderr=their_output,
                 pass_fds=(theirs.fileno(),),
+                env={**os.environ, "TMPDIR": folder},
                 start_new_session=True,  # Ctrl-C goes to the server alone; a kill reaches the worker's children too
             )
         except OSError:
             ours.close()
             os.close(output_fd)
+            os.rmdir(folder)
             raise
         finally:
             theirs.close()
             os.close(their_output)
-        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)), output_fd)
+        return cls(process, trio.SocketStream(trio.socket.from_stdlib_socket(ours)), output_fd, folder)
 
     @property
     def pid(self) -> int:
@@ -111,6 +122,7 @@ class WorkerProcess:
                 await self.log_output()
             await trio.aclose_forcefully(self.stream)
             await trio.aclose_forcefully(self._output)
+            await trio.to_thread.run_sync(lambda: shutil.rmtree(self._folder, ignore_errors=True))
 
     def _log_line(self, line: bytes) -> None:
         text = line[:LINE_CHARS_MAX].decode("utf-8", "replace").rstrip()

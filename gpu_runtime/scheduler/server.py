@@ -56,11 +56,7 @@ class UnitServer:
     ) -> None:
         """Admit the session (wait for it, where the scheduler queues) and open its lane. Raises LaneError with the code of
         the refusal or of the engine, EngineLost. However it fails, the session's place is free again."""
-        verdict = self._scheduler.admit(session, kv_tokens)
-        if verdict is Admission.QUEUED:
-            await self._wait_for_admission(session)
-        elif verdict is not Admission.ADMITTED:
-            raise LaneError(verdict.value, "this engine can take no more sessions now")
+        await self.admit(session, kv_tokens)
         opened = False
         try:
             await self._engine.open(session, prompt, heard)
@@ -70,7 +66,16 @@ class UnitServer:
             raise
         finally:
             if not opened:
-                self._leave(session)
+                self.leave(session)
+
+    async def admit(self, session: str, kv_tokens: int) -> None:
+        """Let the session in, or wait for it where the scheduler queues; ``open`` without the lane, for those who keep lanes
+        longer than they feed them. Raises LaneError with the code of the refusal."""
+        verdict = self._scheduler.admit(session, kv_tokens)
+        if verdict is Admission.QUEUED:
+            await self._wait_for_admission(session)
+        elif verdict is not Admission.ADMITTED:
+            raise LaneError(verdict.value, "this engine can take no more sessions now")
 
     async def feed(self, session: str, unit: Unit) -> AsyncGenerator[Fed, None]:
         """As LaneEngine.feed, in the scheduler's order. Raises LaneError; scheduler.units.Refused."""
@@ -95,7 +100,7 @@ class UnitServer:
 
     async def close(self, session: str) -> None:
         """Close the lane and let the next session in. Unknown ones are ignored."""
-        self._leave(session)
+        self.leave(session)
         await self._engine.close(session)
 
     def statistics(self) -> SchedulerStatistics:
@@ -141,7 +146,7 @@ class UnitServer:
                 except TimeoutError:
                     self._admit_waiting()
         except asyncio.CancelledError:
-            self._leave(session)
+            self.leave(session)
             raise
         finally:
             del self._admitted[session]
@@ -150,7 +155,8 @@ class UnitServer:
         for session in self._scheduler.admit_waiting():
             self._admitted[session].set()
 
-    def _leave(self, session: str) -> None:
+    def leave(self, session: str) -> None:
+        """Its place is free, its lane stays as it is. Unknown ones are ignored."""
         self._scheduler.leave(session)
         for waiting in self._units.values():
             if waiting.ticket.cancelled:

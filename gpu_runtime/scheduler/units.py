@@ -62,6 +62,8 @@ class SchedulerOptions:
     """While fewer units run, nobody is made to wait."""
     load_max: float = 0.9
     """Which share of a unit's time the predicted unit may take."""
+    sessions_min: int = 0
+    """So many sessions are let in however long their units take."""
     measured_units: int = 512
     """How many of the last units count as measured."""
 
@@ -193,7 +195,8 @@ class UnitScheduler:
             held = sum(state.kv_tokens for state in self._sessions.values())
             if held + kv_tokens > options.kv_tokens:
                 return Admission.KV_FULL
-        if self.predicted_ms(len(self._sessions) + 1) > options.load_max * options.unit_ms:
+        sessions = len(self._sessions) + 1
+        if sessions > options.sessions_min and self.predicted_ms(sessions) > options.load_max * options.unit_ms:
             return Admission.TOO_SLOW
         return Admission.ADMITTED
 

@@ -140,5 +140,5 @@ def load_llama(name: str, threads: int, batch_threads: int, parallel: int, conte
         if not path.is_file():
             raise ModelUnavailable(f"llm={name}: there is no file {path}")
     else:
-        raise ModelUnavailable(f"llm={name} is unknown; use smollm2, gguf:PATH or openai:URL[,MODEL]")
+        raise ModelUnavailable(f"llm={name} is unknown; use smollm2, gguf:PATH, vllm:FOLDER or openai:URL[,MODEL]")
     return LlamaModel(path, threads, batch_threads, parallel, context_tokens)

@@ -182,7 +182,7 @@ def load_parts(settings: Settings, progress: Progress) -> Parts:
     with ThreadPoolExecutor(max_workers=4) as pool:
         detector = pool.submit(load_detector)
         recogniser = pool.submit(load_recogniser, settings.recogniser, settings.recogniser_threads)
-        model = pool.submit(load_model, settings)
+        model = pool.submit(load_model, settings, lambda what: progress(what, done))
         voice = pool.submit(load_voice, settings)
         for what, loading in (("recogniser", recogniser), ("language model", model), ("voice", voice)):
             loading.result()
@@ -198,9 +198,13 @@ def load_parts(settings: Settings, progress: Progress) -> Parts:
     return parts
 
 
-def load_model(settings: Settings) -> LanguageModel:
-    """By the setting ``llm``. Raises ModelUnavailable."""
+def load_model(settings: Settings, tell: Callable[[str], None] = lambda _what: None) -> LanguageModel:
+    """By the setting ``llm``. ``tell`` gets what takes long. Raises ModelUnavailable."""
     kind, _, given = settings.llm.partition(":")
+    if kind == "vllm" and given:
+        from gpu_runtime.models.cascade.vllm_chat import load_vllm_chat
+
+        return load_vllm_chat(given, settings, tell)
     if kind == "openai" and given:
         url, _, name = given.partition(",")
         key = os.environ.get(settings.llm_api_key_env) if settings.llm_api_key_env else None

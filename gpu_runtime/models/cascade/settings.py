@@ -18,7 +18,8 @@ class Settings:
     recogniser: str = "whisper-tiny-en"
     """``whisper-tiny-en``, or ``whisper:DIR`` for a CTranslate2 Whisper of one's own."""
     llm: str = "smollm2"
-    """``smollm2``, ``gguf:PATH``, or ``openai:URL[,MODEL]`` for an OpenAI-compatible endpoint."""
+    """``smollm2``, ``gguf:PATH``, ``vllm:FOLDER`` (a Hugging Face folder, on vLLM in this environment), or
+    ``openai:URL[,MODEL]`` for an OpenAI-compatible endpoint."""
     voice: str = "joe"
     """``joe``, ``piper:PATH.onnx``, or ``kokoro:NAME`` (or a path to a Kokoro voice file)."""
     llm_api_key_env: str = "OPENAI_API_KEY"
@@ -31,7 +32,11 @@ class Settings:
     llm_parallel: int = 2
     """How many answers the language model works on at once."""
     context_tokens: int = 2048
-    """What one conversation's prompt and answer may hold together (GGUF models)."""
+    """What one conversation's prompt and answer may hold together (``gguf:`` and ``vllm:``)."""
+    llm_dtype: str = "auto"
+    """``vllm:`` computes in ``bfloat16``, ``float16`` or ``float32``; ``auto``: as the folder says."""
+    llm_kv_mib: int = 0
+    """``vllm:`` memory for the conversations' keys and values; 0: most of the GPU, or 512 MiB on a CPU."""
     max_tokens: int = 160
     """The longest answer when the client sets no limit; an unfinished last sentence is then not spoken."""
     recogniser_threads: int = 2
@@ -64,6 +69,7 @@ _LIMITS = {
     "llm_batch_threads": (1, 256),
     "llm_parallel": (1, 64),
     "context_tokens": (512, 1_000_000),
+    "llm_kv_mib": (0, 1_000_000),
     "max_tokens": (1, 100_000),
     "recogniser_threads": (1, 256),
     "voice_threads": (1, 256),

@@ -89,6 +89,12 @@ class FakeRequests:
         """See RequestEngine."""
         return self.blocks_used() * self.limits.block_tokens / self.limits.kv_tokens
 
+    async def wait_lost(self) -> str:
+        """See RequestEngine."""
+        while self.lost is None:
+            await self.wait()
+        return self.lost
+
     async def shutdown(self) -> None:
         """See RequestEngine."""
         self.die("shut down")

