@@ -25,6 +25,9 @@ def convert(source: Path, folder: Path) -> None:
     place, name = str(source.parent), source.name
     tokenizer = AutoTokenizer.from_pretrained(place, gguf_file=name)
     model = AutoModelForCausalLM.from_pretrained(place, gguf_file=name, dtype=torch.bfloat16)
+    # The weights are plain numbers by now; transformers goes by where they came from.
+    model.hf_quantizer = None
+    model.config.__dict__.pop("quantization_config", None)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
 
