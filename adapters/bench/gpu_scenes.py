@@ -55,6 +55,7 @@ class NewRequests:
         self.limits = engine.limits
         self.kv_used = engine.kv_used
         self.shutdown = engine.shutdown
+        self.wait_lost = engine.wait_lost
 
     def request(self, name: str) -> Request:
         """See RequestEngine."""
