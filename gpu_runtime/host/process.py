@@ -15,6 +15,7 @@ from collections import deque
 
 import trio
 
+from gpu_runtime.host.group import end_group
 from gpu_runtime.host.link import NoWorker, Starter
 from gpu_runtime.plugin import Progress
 
@@ -86,16 +87,16 @@ class WorkerProcess:
         if sys.platform == "linux":
             with contextlib.suppress(OSError):  # gone already, or a kernel without pidfds: then it is polled
                 await _wait_pidfd(self.pid)
-                self.kill()  # children that it left behind, as long as its own id cannot be anybody else's
+                await end_group(self.pid)  # children that it left behind
         while (status := self._process.poll()) is None:
             await trio.sleep(_POLL_S)
         return describe_exit(status)
 
     def kill(self) -> None:
-        """SIGKILL to it and to whatever it started; nothing when it is gone already."""
+        """SIGKILL to it, and ``wait`` sees to whatever it started; nothing when it is gone already."""
         if self._process.returncode is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(self.pid, signal.SIGKILL)
+                (os.kill if sys.platform == "linux" else os.killpg)(self.pid, signal.SIGKILL)
 
     async def log_output(self) -> None:
         """Put what it prints into our log, line by line, long ones shortened, until it closes its end."""

@@ -49,6 +49,33 @@ async def test_a_killed_workers_temporary_files_go_with_it(tmp_path: Path, monke
     assert not second.parent.exists()
 
 
+async def test_what_a_killed_workers_children_shared_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tracker that frees it is one of its children too."""
+    body = f"""
+        import multiprocessing, multiprocessing.shared_memory
+        def share(told):
+            memory = multiprocessing.shared_memory.SharedMemory(create=True, size=1_000)
+            told.send(memory.name)
+            time.sleep(120)
+        def load(settings, emit, progress):
+            ours, theirs = multiprocessing.Pipe()
+            multiprocessing.get_context("fork").Process(target=share, args=(theirs,)).start()
+            mine = multiprocessing.shared_memory.SharedMemory(create=True, size=1_000)
+            with open({str(tmp_path / "shared")!r}, "a") as shared:
+                print(ours.recv(), mine.name, file=shared)
+            return Quiet(emit)
+        """
+    install(tmp_path, "sharing", textwrap.dedent(body))
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    async with open_worker("sharing") as runtime:
+        caller = Caller(runtime)
+        names = (tmp_path / "shared").read_text().split()
+        assert [Path("/dev/shm", name).exists() for name in names] == [True, True]
+        runtime.kill_worker()
+        await caller.wait_for(RuntimeLost)
+        assert [Path("/dev/shm", name).exists() for name in names] == [False, False]
+
+
 PARENT = """
 import multiprocessing, os, time
 from gpu_runtime.engines.vllm_plugin import live_with_parent
