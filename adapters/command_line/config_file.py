@@ -33,6 +33,7 @@ SECTIONS: dict[str, dict[str, str]] = {
     },
     "store": {"url": "store", "durability": "durability", "patience_s": "store_patience_s"},
     "model": {"name": "model"},
+    "workers": {"count": "workers", "ray": "ray", "gpus": "worker_gpus", "cpus": "worker_cpus"},
 }
 """Section -> key -> the flag's parameter that it stands for. [model] may also have a table ``options``."""
 

@@ -18,11 +18,11 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 from adapters.command_line.config_file import model_options, read_config, session_defaults
 from adapters.command_line.reading import DEFAULT_STORE
 from adapters.command_line.server_log import set_up_log, wordless_crashes
+from adapters.command_line.workers import OpenRuntime, runtime_of, worker_flags
 from adapters.server.admission import Limits
 from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal, settle
 from adapters.server.settings import ServerSettings, is_loopback
 from core.ports.store import Store, StoreError
-from gpu_runtime.host.runtime import open_worker
 from gpu_runtime.plugin import ModelUnavailable
 from store.opening import open_store
 from store.sql.engines import StoreUrlInvalid
@@ -49,7 +49,7 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     expose_value=False,
     callback=_load_config,
     metavar="FILE.toml",
-    help="Read settings from a file; flags win over it. Sections: [server], [store], [model], [session].",
+    help="Read settings from a file; flags win over it. Sections: [server], [store], [model], [workers], [session].",
 )
 @click.option(
     "--host", default="127.0.0.1", show_default=True, help="Address to listen on; 0.0.0.0 for the whole network."
@@ -84,7 +84,14 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     metavar="KEY=VALUE",
     help="A setting of the model, e.g. first_piece_words=4. Repeat it for more.",
 )
-@click.option("--max-sessions", default=64, show_default=True, type=click.IntRange(1), help="Conversations at a time.")
+@worker_flags
+@click.option(
+    "--max-sessions",
+    default=64,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Conversations at a time, if the workers have room for so many.",
+)
 @click.option(
     "--queue-max",
     default=0,
@@ -122,6 +129,9 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
       duologue serve                              talk at http://localhost:8765/
       duologue serve --model scripted             without weights, to try things out
       duologue serve --store memory: --port 9000  keep nothing
+      duologue serve --workers 2                  two processes share the conversations
+      duologue serve --ray auto --workers auto --worker-gpus 1
+                                                  a worker for each GPU of this Ray cluster
       duologue serve --host 0.0.0.0 --api-key "$KEY" --tls-cert cert.pem --tls-key key.pem
 
     \b
@@ -131,6 +141,8 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
       [model]
       name = "cascade"
       options = { llm_threads = 2 }
+      [workers]
+      count = 2
       [session]                 # what every conversation begins with, as in session.update
       instructions = "You are a friendly museum guide."
 
@@ -138,13 +150,17 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
     """
     set_up_log(log_level)
     settings = _settings(flags, ctx.meta.get("duologue.session", {}))
-    options = model_options(flags["model_option"])
+    with _LoadingBar(Console(stderr=True), settings.model) as bar:
+        _run(settings, flags, runtime_of(flags, model_options(flags["model_option"]), bar.show), bar)
+
+
+def _run(settings: ServerSettings, flags: Mapping[str, Any], runtime: OpenRuntime, bar: _LoadingBar) -> None:
     try:
         make_store = partial(
             open_store, flags["store"], durability=flags["durability"], patience_s=flags["store_patience_s"]
         )
         with wordless_crashes():
-            trio.run(_serve, settings, make_store, options, strict_exception_groups=True)
+            trio.run(_serve, settings, make_store, runtime, bar, strict_exception_groups=True)
     except* CannotListen as group:
         raise click.ClickException(_first(group)) from None
     except* (ModelUnavailable, StoreUrlInvalid, StoreError) as group:
@@ -189,19 +205,13 @@ def _first(group: BaseException) -> str:
     return str(group)
 
 
-async def _serve(settings: ServerSettings, make_store: OpenStore, options: dict[str, Any]) -> None:
-    console = Console(stderr=True)
-    with _LoadingBar(console, settings.model) as bar:
-        opening = open_server(
-            settings,
-            make_store,
-            partial(open_worker, settings.model, options, bar.show),
-        )
-        async with opening as server:
-            bar.stop()
-            settle()
-            _announce(console, settings, server)
-            await serve_until_signal(server, lambda: console.print("Finishing answers; Ctrl-C again to stop now."))
+async def _serve(settings: ServerSettings, make_store: OpenStore, runtime: OpenRuntime, bar: _LoadingBar) -> None:
+    console = bar.console
+    async with open_server(settings, make_store, runtime) as server:
+        bar.stop()
+        settle()
+        _announce(console, settings, server)
+        await serve_until_signal(server, lambda: console.print("Finishing answers; Ctrl-C again to stop now."))
 
 
 def _announce(console: Console, settings: ServerSettings, server: RunningServer) -> None:
@@ -216,16 +226,16 @@ class _LoadingBar:
     """The model's progress: a bar on a terminal, a line for each stage elsewhere."""
 
     def __init__(self, console: Console, model: str) -> None:
-        self._console = console
+        self.console = console
         self._model = model
         self._stage = ""
         self._progress: Progress | None = None
         self._task = TaskID(0)
 
     def __enter__(self) -> _LoadingBar:
-        if self._console.is_terminal:
+        if self.console.is_terminal:
             columns = (TextColumn("Loading {task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f} %"))
-            self._progress = Progress(*columns, console=self._console, transient=True)
+            self._progress = Progress(*columns, console=self.console, transient=True)
             self._task = self._progress.add_task(self._model, total=1.0)
             self._progress.start()
         return self

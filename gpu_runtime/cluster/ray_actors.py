@@ -32,6 +32,7 @@ NAMESPACE = "duologue"
 CALLS_MAX = 8
 """Calls that one actor answers at a time: three wait all the while (push, pull, wait), the others are short."""
 ASK_AGAIN_S = 0.2
+JOIN_TIMEOUT_S = 30.0
 
 
 @asynccontextmanager
@@ -39,7 +40,10 @@ async def open_starters(
     model: str, cluster: ClusterOptions, options: WorkerOptions
 ) -> AsyncGenerator[list[Starter], None]:
     """Join the cluster and have an actor for each worker, until the block ends. Raises ModelUnavailable."""
-    ours = await trio.to_thread.run_sync(_join, cluster.address)
+    with trio.move_on_after(JOIN_TIMEOUT_S) as joining:
+        ours = await trio.to_thread.run_sync(_join, cluster.address, abandon_on_cancel=True)
+    if joining.cancelled_caught:  # Ray itself would go on asking for many minutes
+        raise _no_cluster(cluster.address, f"nobody has answered for {JOIN_TIMEOUT_S:g} s.")
     places: list[Place] = []
     try:
         room = _room(ray.nodes(), cluster)
@@ -57,14 +61,23 @@ def _join(address: str) -> bool:
     """Whether this call has joined; False: the process was in a cluster already."""
     if ray.is_initialized():
         return False
-    try:
-        ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.WARNING)
-    except (ConnectionError, RuntimeError, ValueError) as error:
+    if address.startswith("ray://"):
         raise ModelUnavailable(
-            f"there is no Ray cluster to join at {address!r}: {str(error).splitlines()[0]} "
-            "Start one here with `ray start --head`, or join one with `ray start --address=HOST:PORT`, and use --ray auto"
-        ) from error
+            f"{address} would pass every sound through Ray's proxy: join the cluster instead with "
+            "`ray start --address=HOST:PORT` on this machine, and use --ray auto"
+        )
+    try:
+        ray.init(address, namespace=NAMESPACE, log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        raise _no_cluster(address, str(error).splitlines()[0]) from error
     return True
+
+
+def _no_cluster(address: str, why: str) -> ModelUnavailable:
+    return ModelUnavailable(
+        f"there is no Ray cluster to join at {address!r}: {why} Start one here with `ray start --head`, or join one with "
+        "`ray start --address=HOST:PORT`, and use --ray auto"
+    )
 
 
 def _leave(places: list[Place], joined: bool) -> None:

@@ -72,6 +72,32 @@ def test_a_file_that_cannot_be(tmp_path: Path, text: str, says: str) -> None:
         read_config(path)
 
 
+def test_workers_in_a_file_of_settings(tmp_path: Path) -> None:
+    path = tmp_path / "duologue.toml"
+    path.write_text('[workers]\ncount = 4\nray = "auto"\ngpus = 0.5\ncpus = 2\n')
+    values = read_config(path)
+    flags = {"workers": values["workers"], "ray": "auto", "worker_gpus": 0.5, "worker_cpus": 2}
+    assert {name: values[name] for name in flags} == flags
+    path.write_text('[workers]\ncount = "many"\n[server]\nport = 0\n[store]\nurl = "memory:"\n')
+    code, text = run("serve", "--config", str(path), "--model", "scripted")
+    assert code == 2
+    assert "'many' is neither a number from 1 to 1024 nor auto" in text
+
+
+def test_without_ray_a_cluster_is_refused_with_what_to_type(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    monkeypatch.delitem(sys.modules, "gpu_runtime.cluster.ray_actors", raising=False)
+    monkeypatch.delattr("gpu_runtime.cluster.ray_actors", raising=False)
+    code, text = run("serve", "--port", "0", "--store", "memory:", "--model", "scripted", "--ray", "auto")
+    assert code == 1
+    assert "pip install 'duologue[ray]'" in text
+
+
+def test_one_machine_needs_no_ray() -> None:
+    script = "import sys, adapters.command_line.serve; sys.exit('ray' in sys.modules)"
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 def test_a_session_that_cannot_be() -> None:
     with pytest.raises(click.ClickException, match=r"session\.voice"):
         session_defaults({"voice": 5})
@@ -122,6 +148,9 @@ def test_model_options_are_json_or_text() -> None:
         (("--tls-key", __file__), "--tls-key needs --tls-cert"),
         (("--tls-cert", __file__), "the certificate cannot be used"),
         (("--config", "/nonexistent.toml"), "cannot be read"),
+        (("--workers", "auto"), "--workers auto counts the places of a Ray cluster: it needs --ray"),
+        (("--workers", "0"), "neither a number from 1 to 1024 nor auto"),
+        (("--worker-gpus", "1"), "--worker-gpus and --worker-cpus are for Ray: they need --ray"),
     ],
 )
 def test_what_cannot_be_served_is_said_in_a_sentence(arguments: tuple[str, ...], says: str) -> None:
