@@ -45,11 +45,11 @@ Launch = Callable[[Sequence[str], Path], Child]
 """(arguments of ``duologue``, file for everything that it prints) -> the process that runs it."""
 
 
-def launch(arguments: Sequence[str], words: Path) -> Child:
+def launch(arguments: Sequence[str], words: Path, program: Sequence[str] = PROGRAM) -> Child:
     """A fresh interpreter that runs the same code as this one."""
     with words.open("ab") as log:
         return subprocess.Popen(
-            [*PROGRAM, *arguments],
+            [*program, *arguments],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

@@ -42,6 +42,7 @@ QUESTION = (9_000 * np.sin(2 * np.pi * 220 * np.arange(4_800) / 24_000)).astype(
 """200 ms of a tone: speech, to the scripted model."""
 
 MODEL = {"unit_ms": "100", "rtf": "0.6", "long_units": "25", "first_audio_ms": "30"}
+INCOMPLETE = "incomplete"
 PATIENT = "[session]\ndisconnect_grace_ms = 300_000\n"
 """A machine that runs many tests at once may need half a minute to start a server again."""
 
@@ -232,9 +233,10 @@ class Talker:
         self.completed += response.status == names.STATUS_COMPLETED
 
 
-async def judge(url: str, talkers: list[Talker]) -> None:
+async def judge(url: str, talkers: list[Talker]) -> list[Replay]:
     """Everything that a client was told is in its log, once, at its number; logs fold and replay exactly; terms only
-    grow; no sound is stale, doubled or missing."""
+    grow; no sound is stale, doubled or missing. The sessions, replayed."""
+    replays = []
     async with open_store(url) as store:
         for talker in talkers:
             assert talker.client is not None
@@ -245,6 +247,8 @@ async def judge(url: str, talkers: list[Talker]) -> None:
             terms = [batch.term for batch in batches]
             assert terms == sorted(terms), "a lower term wrote after a higher one"
             judge_stream(talker, replay)
+            replays.append(replay)
+    return replays
 
 
 def judge_log(replay: Replay) -> None:

@@ -1,0 +1,59 @@
+"""``duologue`` with faults: each crashes something when a client says its name, with an exception that quotes what was
+said."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from adapters.command_line.main import main
+from adapters.server.conversation import Conversation
+from core.actors.housekeeping import Housekeeper
+from core.actors.session import Session
+from store.queueing import Item
+from store.sql.sql_store import SqlStore
+
+CONNECTION, SESSION, LIBRARY = "crash the connection", "crash the session", "crash a library"
+WRITER, PROCESS = "crash the writer", "crash the process"
+
+carry_out, dispatch, execute = Conversation._carry_out, Session._dispatch, SqlStore._execute
+
+
+async def faulty_carry_out(self: Conversation, event: Mapping[str, Any]) -> None:
+    said = json.dumps(event)
+    if CONNECTION in said:
+        raise RuntimeError(said)
+    if LIBRARY in said:
+        try:
+            raise RuntimeError(said) from KeyError(said)
+        except RuntimeError:
+            logging.getLogger("sqlalchemy.pool").exception("Exception during reset or similar")
+    if PROCESS in said:
+
+        async def look_around(_self: Housekeeper) -> int:
+            raise RuntimeError(said)
+
+        Housekeeper.look_around = look_around  # type: ignore[method-assign]
+    await carry_out(self, event)
+
+
+def faulty_dispatch(self: Session, entry: Any) -> None:
+    if SESSION in repr(entry):
+        raise KeyError(repr(entry))
+    dispatch(self, entry)
+
+
+def faulty_execute(self: SqlStore, items: Sequence[Item]) -> Any:
+    if WRITER in repr(items):
+        raise ExceptionGroup(repr(items), [ValueError(repr(items))])
+    return execute(self, items)
+
+
+Conversation._carry_out = faulty_carry_out  # type: ignore[method-assign]
+Session._dispatch = faulty_dispatch  # type: ignore[method-assign]
+SqlStore._execute = faulty_execute  # type: ignore[method-assign]
+
+if __name__ == "__main__":
+    main()
