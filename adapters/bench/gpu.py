@@ -54,6 +54,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--slide-piece", type=int, default=SLIDE_PIECE_TOKENS, help="tokens of a slide in one step")
     parser.add_argument("--barge-in-history", type=int, default=8_192)
     parser.add_argument("--barge-in-rounds", type=int, default=20)
+    parser.add_argument(
+        "--new-requests", action="store_true", help="truncated lanes take a new request, as without rewinding"
+    )
     parser.add_argument("--lane-tokens", type=int, default=10_240)
     parser.add_argument("--step-tokens", type=int, default=2_048)
     parser.add_argument("--unit-ms", type=int, default=1_000)
@@ -134,6 +137,7 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
             kv_mib=options.kv_mib,
             embeddings=True,
             random_weights=options.shape == "qwen3-8b",
+            rewinds=not options.new_requests,
             eager=not options.graphs,
             graph_mode=options.graphs,
             graph_sizes=tuple(

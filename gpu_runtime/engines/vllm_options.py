@@ -18,7 +18,8 @@ request over its heard part, and logits that are no numbers are not noticed."""
 
 SCHEDULERS = "gpu_runtime.engines.vllm_scheduler"
 CUT = "cut!"
-"""Before a request's id, among those to abort: end its chunk only."""
+BOUNDARY = -1
+"""Among a request's tokens: what follows is the next chunk's."""
 
 KEEP_TOKENS = "keep_tokens"
 """In a chunk's extra_args: forget what the request holds behind that position first."""
@@ -127,6 +128,17 @@ class VllmOptions:
             "limit_mm_per_prompt": {"audio": 0},  # none but ready-made ones
             "enable_mm_embeds": True,
         }
+
+
+def cut_id(name: str, number: int) -> str:
+    """To be aborted in place of the request ``name``: ends its chunk only. Numbers ascend for each request."""
+    return f"{CUT}{number}!{name}"
+
+
+def cut_of(cut: str) -> tuple[str, int]:
+    """What ``cut_id`` was made of."""
+    number, _, name = cut.removeprefix(CUT).partition("!")
+    return name, int(number)
 
 
 def quiet() -> None:

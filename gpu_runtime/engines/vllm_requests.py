@@ -36,7 +36,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from gpu_runtime.engines.port import Embeddings, EngineLimits, EngineLost, LaneError, Part, Tokens
 from gpu_runtime.engines.requests import Piece, Sampling
-from gpu_runtime.engines.vllm_options import CUT, KEEP_TOKENS, VllmOptions
+from gpu_runtime.engines.vllm_options import BOUNDARY, KEEP_TOKENS, VllmOptions, cut_id
 from gpu_runtime.engines.vllm_plugin import MODALITY, register
 from gpu_runtime.plugin import ModelUnavailable
 
@@ -170,20 +170,19 @@ class VllmRequests:
 class VllmRequest:
     """See Request. One task reads what vLLM gives; ending that task is how vLLM is told to abort.
 
-    Chunks are numbered from 1. ``_reading`` is the one that the next output belongs to, so what an interrupted chunk still
-    says is told from what the next one says. The next one goes out when ``_over`` tells that vLLM has ended the last, since
-    vLLM may merge outputs that nobody has read yet."""
+    Once a chunk was interrupted, and in any case where the next one forgets what lies behind, that task throws away what
+    comes until BOUNDARY: it is the old chunk's."""
 
     def __init__(self, owner: VllmRequests, name: str) -> None:
         self._owner = owner
         self._name = name
         self._chunks: asyncio.Queue[StreamingInput] = asyncio.Queue(1)
         self._pieces: asyncio.Queue[tuple[int, Piece | LaneError | EngineLost]] = asyncio.Queue(PIECES_MAX)
+        """With the number of the chunk, from 1, that they belong to."""
         self._reader: asyncio.Task[None] | None = None
         self._pushed = 0
-        self._reading = 1
-        self._over = asyncio.Event()
-        self._over.set()
+        self._running = False
+        self._skipping = False
         self._cutting: asyncio.Task[None] | None = None
         self._failure: LaneError | EngineLost | None = None
         self._closed = False
@@ -192,16 +191,18 @@ class VllmRequest:
         self, parts: Sequence[Part], sampling: Sampling, keep_tokens: int | None = None
     ) -> AsyncGenerator[Piece, None]:
         """See Request."""
-        await self._over.wait()
+        assert keep_tokens is not None or not self._skipping, "after an interruption a chunk says what is kept"
+        if self._cutting is not None:
+            await asyncio.wait({self._cutting})  # vLLM is to hear of that first
         if self._failure is not None:
             raise self._failure
         if self._closed:
             yield Piece((), "aborted")
             return
         params = _params(sampling, keep_tokens)
-        self._over.clear()
         self._pushed += 1
         number = self._pushed
+        self._running, self._skipping = True, keep_tokens is not None
         self._chunks.put_nowait(StreamingInput(self._owner.prompt(parts), params))
         if self._reader is None:
             self._owner._open.add(self)
@@ -218,14 +219,15 @@ class VllmRequest:
 
     def interrupt(self) -> None:
         """See Request."""
-        if self._reader is None or self._reading > self._pushed:
+        if not self._running:
             return
-        names = self._owner.engine.output_processor.external_req_ids.get(self._name, [])
-        self._cutting = asyncio.create_task(
-            self._owner.engine.engine_core.abort_requests_async([CUT + name for name in names]),
-            name=f"cut {self._name}",
-        )
         self._tell(Piece((), "aborted"))
+        self._running, self._skipping = False, True
+        output = self._owner.engine.output_processor
+        cuts = [cut_id(name, self._pushed) for name in set(output.external_req_ids.get(self._name, ()))]
+        self._cutting = asyncio.create_task(
+            self._owner.engine.engine_core.abort_requests_async(cuts), name=f"cut {self._name}"
+        )
 
     async def close(self) -> None:
         """See Request."""
@@ -235,7 +237,6 @@ class VllmRequest:
             await asyncio.wait({self._reader}, timeout=CLOSE_S)
         self._owner._open.discard(self)
         self._tell(Piece((), "aborted"))
-        self._over.set()
 
     def lose(self, reason: str) -> None:
         """The engine is going."""
@@ -245,10 +246,14 @@ class VllmRequest:
         try:
             async for output in self._owner.engine.generate(self._stream(), params, self._name):
                 piece = _piece(output)
-                self._tell(piece)
+                if self._skipping:
+                    if BOUNDARY not in piece.ids:
+                        continue
+                    self._skipping = False
+                    piece = attrs.evolve(piece, ids=piece.ids[piece.ids.index(BOUNDARY) + 1 :])
                 if piece.finish:
-                    self._reading += 1
-                    self._over.set()
+                    self._running = False
+                self._tell(piece)
             self._fail(LaneError("model_error", "vLLM ended the request by itself"))
         except LaneError as error:
             self._fail(error)
@@ -264,11 +269,10 @@ class VllmRequest:
     def _fail(self, error: LaneError | EngineLost) -> None:
         self._failure = error
         self._tell(error)
-        self._over.set()
 
     def _tell(self, piece: Piece | LaneError | EngineLost) -> None:
         if not self._pieces.full():
-            self._pieces.put_nowait((self._reading, piece))
+            self._pieces.put_nowait((self._pushed, piece))
 
 
 class _KvGauge(StatLoggerBase):

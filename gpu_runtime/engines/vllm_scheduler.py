@@ -3,10 +3,12 @@
 vLLM ends a chunk early, or gives up a part of what a streaming request holds, only by ending the request; the next one then
 brings the whole history again: hundreds of embeddings to copy, hash and look up. Here a request goes back in its own place:
 
-* ``CUT + request id`` among the ids to abort stops that request's chunk after the step that is under way;
-* a chunk whose ``extra_args`` say ``keep_tokens`` first forgets what the request holds behind that position. Whole blocks are
+* ``cut_id`` among the ids to abort ends that request's chunk at once: what is still computed for it is not told. vLLM may
+  hand over the same abort twice, the second time after the next chunk has begun, so each cut is numbered.
+* A chunk whose ``extra_args`` say ``keep_tokens`` first forgets what the request holds behind that position. Whole blocks are
   given back, so no block that others may share or find in the prefix cache is written again; the rest of the last block
-  (fewer tokens than a block has) is computed anew with the chunk.
+  (fewer tokens than a block has) is computed anew with the chunk. Its first output begins with BOUNDARY, by which the reader
+  tells it from what the chunk before said: vLLM merges outputs that nobody has read yet.
 
 With VLLM_COMPUTE_NANS_IN_LOGITS the model runner counts the NaNs of each request's logits; here those requests end with an
 error in place of a token that means nothing.
@@ -21,36 +23,59 @@ from typing import Any
 
 from vllm.v1.core.sched.async_scheduler import AsyncScheduler
 from vllm.v1.core.sched.scheduler import Scheduler
-from vllm.v1.engine import FinishReason
+from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import RequestStatus
 
-from gpu_runtime.engines.vllm_options import CUT, KEEP_TOKENS
+from gpu_runtime.engines.vllm_options import BOUNDARY, CUT, KEEP_TOKENS, cut_of
 
 
 class _Lanes:
     """To be mixed in before one of vLLM's schedulers."""
 
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        self._cut_off: list[Any] = []
+        """Requests whose chunk was ended, which nobody was told yet."""
+        self._begun: set[str] = set()
+        """Requests whose next output is the first after they went back."""
+        self._beginning: set[str] = set()
+        """The same, from the next step's output on: the output at hand may still be the chunk's before."""
+
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: Any) -> Any:
-        """As vLLM's, but those that begin with CUT only end their chunk."""
+        """As vLLM's, but cuts only end a chunk."""
         if request_ids is not None and not isinstance(request_ids, str):
             ids = list(request_ids)
             for name in ids:
                 if name.startswith(CUT):
-                    self._cut(name.removeprefix(CUT))
+                    self._cut(*cut_of(name))
             request_ids = [name for name in ids if not name.startswith(CUT)]
         return super().finish_requests(request_ids, finished_status)  # type: ignore[misc]
 
-    def _cut(self, name: str) -> None:
+    def _cut(self, name: str, number: int) -> None:
         request = self.requests.get(name)  # type: ignore[attr-defined]
-        if request is not None and request.status != RequestStatus.WAITING_FOR_STREAMING_REQ:
-            request.max_tokens = 0  # so the next token is the last; the next chunk brings its own limit
+        if request is None or number <= getattr(request, "cuts", 0):
+            return
+        request.cuts = number
+        if request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
+            return
+        discards = hasattr(request, "drop_stale_output") or isinstance(self, AsyncScheduler)
+        if request.status == RequestStatus.RUNNING and request.num_output_tokens and discards:
+            self.running = [other for other in self.running if other is not request]  # type: ignore[has-type]
+            request.status = RequestStatus.FINISHED_LENGTH_CAPPED
+            self._handle_stopped_request(request)  # type: ignore[attr-defined]
+            self._cut_off.append(request)
+        else:  # its prompt is not computed yet: let that be done; the next token is the last
+            request.max_tokens = 0
 
     def _update_request_as_session(self, session: Any, update: Any) -> None:
         keep_tokens = (update.sampling_params.extra_args or {}).get(KEEP_TOKENS)
-        if keep_tokens is None or keep_tokens >= session.num_computed_tokens:
+        if keep_tokens is None:
             super()._update_request_as_session(session, update)  # type: ignore[misc]
             return
-        computed = self._rewind(session, keep_tokens)
+        self._beginning.add(session.request_id)
+        computed = session.num_computed_tokens
+        if keep_tokens < computed:
+            computed = self._rewind(session, keep_tokens)
         super()._update_request_as_session(session, update)  # type: ignore[misc]
         session.num_computed_tokens = computed
 
@@ -79,19 +104,31 @@ class _Lanes:
         return computed
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
-        """As vLLM's; requests whose logits were no numbers end with an error."""
+        """As vLLM's, with what is said above."""
+        self._begun |= self._beginning
+        self._beginning = set()
+        cut_off, self._cut_off = self._cut_off, []
         counts = model_runner_output.num_nans_in_logits or {}
         ill = {name for name, count in counts.items() if count}
         by_client = super().update_from_output(scheduler_output, model_runner_output)  # type: ignore[misc]
-        if not ill:
-            return by_client
-        for outputs in by_client.values():
-            for output in outputs.outputs:
-                if output.request_id in ill:
-                    output.new_token_ids = []
-                    output.finish_reason = FinishReason.ERROR
-        super().finish_requests(ill, RequestStatus.FINISHED_ERROR)  # type: ignore[misc]
+        if self._begun or ill:
+            for outputs in by_client.values():
+                for output in outputs.outputs:
+                    self._mark(output, output.request_id in ill)
+        for request in cut_off:
+            over = EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.LENGTH)
+            by_client.setdefault(request.client_index, EngineCoreOutputs()).outputs.insert(0, over)
+        if ill:
+            super().finish_requests(ill, RequestStatus.FINISHED_ERROR)  # type: ignore[misc]
         return by_client
+
+    def _mark(self, output: Any, ill: bool) -> None:
+        if ill:
+            output.new_token_ids = []
+            output.finish_reason = FinishReason.ERROR
+        if output.request_id in self._begun and (output.new_token_ids or ill):
+            self._begun.discard(output.request_id)
+            output.new_token_ids = [BOUNDARY, *output.new_token_ids]
 
 
 class LaneScheduler(_Lanes, Scheduler):  # type: ignore[misc]

@@ -1,0 +1,228 @@
+"""Requests that go back, on vLLM's own schedulers, with a stand-in for the model: what is kept, computed and given back."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpu_runtime.engines.vllm_options import BOUNDARY
+
+if importlib.util.find_spec("vllm") is None:
+    pytest.skip("vLLM is not here", allow_module_level=True)
+
+pytestmark = [pytest.mark.vllm, pytest.mark.limit(wall_s=180)]
+BLOCK = 32
+BLOCKS = 64
+
+
+class Stage:
+    """A scheduler, and a model that says 1000, 1001 ... ``ahead``: the next step is scheduled while one runs."""
+
+    def __init__(self, folder: Path, ahead: bool) -> None:
+        import torch
+        from vllm.engine.arg_utils import EngineArgs
+        from vllm.utils.hashing import sha256
+        from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
+        from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
+        from vllm.v1.structured_output import StructuredOutputManager
+
+        from gpu_runtime.engines.vllm_options import VllmOptions
+        from gpu_runtime.engines.vllm_scheduler import AsyncLaneScheduler, LaneScheduler
+
+        arguments = VllmOptions(str(folder), lane_tokens_max=1_024, dtype="float32").engine_arguments(True)
+        config = EngineArgs(**arguments, async_scheduling=ahead).create_engine_config()
+        config.cache_config.num_gpu_blocks = BLOCKS
+        spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=64, dtype=torch.float32)
+        kv = KVCacheConfig(num_blocks=BLOCKS, kv_cache_tensors=[], kv_cache_groups=[KVCacheGroupSpec(["layer"], spec)])
+        init_none_hash(sha256)
+        self._hasher = get_request_block_hasher(BLOCK, sha256)
+        self.ahead = ahead
+        scheduler: Any = AsyncLaneScheduler if ahead else LaneScheduler
+        self.scheduler: Any = scheduler(
+            vllm_config=config,
+            kv_cache_config=kv,
+            structured_output_manager=StructuredOutputManager(config),
+            block_size=BLOCK,
+            log_stats=False,
+        )
+        self.free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+        self._running: list[Any] = []
+        self._next = 1_000
+
+    def push(self, ids: list[int], new: int, keep_tokens: int | None = None, name: str = "lane") -> None:
+        from vllm import SamplingParams
+        from vllm.v1.request import Request
+
+        extra = None if keep_tokens is None else {"keep_tokens": keep_tokens}
+        self.scheduler.add_request(
+            Request(
+                request_id=name,
+                prompt_token_ids=ids,
+                sampling_params=SamplingParams(max_tokens=new, ignore_eos=True, extra_args=extra),
+                pooling_params=None,
+                block_hasher=self._hasher,
+                resumable=True,
+            )
+        )
+
+    def step(self, nans: dict[str, int] | None = None) -> list[Any]:
+        """Schedule, and hear of the oldest step that runs. What is told to the outside."""
+        from vllm.v1.outputs import ModelRunnerOutput
+
+        scheduled = self.scheduler.schedule()
+        if scheduled.total_num_scheduled_tokens:
+            self._running.append(scheduled)
+        if not self._running or (self.ahead and len(self._running) < 2 and scheduled.total_num_scheduled_tokens):
+            return []
+        over = self._running.pop(0)
+        names = list(over.num_scheduled_tokens)
+        said = [[self._said()] for _ in names]
+        output = ModelRunnerOutput(
+            req_ids=names,
+            req_id_to_index={name: number for number, name in enumerate(names)},
+            sampled_token_ids=said,
+            num_nans_in_logits=nans,
+        )
+        told = self.scheduler.update_from_output(over, output)
+        return [output for outputs in told.values() for output in outputs.outputs]
+
+    def cut(self, number: int) -> None:
+        from vllm.v1.request import RequestStatus
+
+        from gpu_runtime.engines.vllm_options import cut_id
+
+        self.scheduler.finish_requests([cut_id("lane", number)], RequestStatus.FINISHED_ABORTED)
+
+    def _said(self) -> int:
+        self._next += 1
+        return self._next
+
+    def finish(self, limit: int = 40) -> list[int]:
+        """Until the chunk is over; what was said."""
+        said: list[int] = []
+        for _ in range(limit):
+            for output in self.step():
+                said += output.new_token_ids
+                if output.finish_reason is not None:
+                    for _ in range(3):
+                        assert not self.step(), "something was said after the end"
+                    return said
+        raise AssertionError("the chunk does not end")
+
+    @property
+    def lane(self) -> Any:
+        return self.scheduler.requests["lane"]
+
+    @property
+    def blocks(self) -> list[int]:
+        return list(self.scheduler.kv_cache_manager.get_block_ids("lane")[0])
+
+
+@pytest.fixture(params=[False, True], ids=["in step", "ahead"])
+def stage(request: pytest.FixtureRequest, tiny_model: Path) -> Stage:
+    return Stage(tiny_model, request.param)
+
+
+@pytest.mark.parametrize("at_once", [True, False])
+def test_a_cut_ends_the_chunk_at_once_and_the_request_lives(stage: Stage, at_once: bool) -> None:
+    from vllm.v1.request import RequestStatus
+
+    stage.push(list(range(50)), 200)
+    while len(stage.lane.output_token_ids) < 5:
+        stage.step()
+    stage.cut(1)
+    assert stage.lane.status == RequestStatus.WAITING_FOR_STREAMING_REQ
+    assert stage.lane.num_computed_tokens == 54
+    if at_once:
+        stage.push([7, 8], 4, keep_tokens=54)
+    told = [output for _ in range(3) for output in stage.step()]
+    if not at_once and not stage.ahead:
+        assert not told  # nothing runs, so vLLM comes to no step in which it could tell
+        stage.push([7, 8], 4, keep_tokens=54)
+        over, *told = stage.step()
+        assert over.new_token_ids == []
+    elif not at_once:
+        assert [output.new_token_ids for output in told] == [[]]
+        stage.push([7, 8], 4, keep_tokens=54)
+        told = []
+    said = [token for output in told for token in output.new_token_ids] + stage.finish()
+    assert said[0] == BOUNDARY
+    assert len(said) == 5
+    assert list(stage.lane.all_token_ids)[54:] == [7, 8, *said[1:]]
+
+
+def test_the_same_cut_again_does_not_touch_the_next_chunk(stage: Stage) -> None:
+    stage.push(list(range(50)), 200)
+    while len(stage.lane.output_token_ids) < 5:
+        stage.step()
+    stage.cut(1)
+    stage.push([7, 8], 10, keep_tokens=54)
+    stage.step()
+    stage.cut(1)
+    stage.step()
+    stage.cut(1)
+    while stage.lane.num_output_tokens < 9:
+        stage.step()
+
+
+def test_a_cut_before_the_first_token_lets_the_prompt_be_computed(stage: Stage) -> None:
+    stage.push(list(range(50)), 200)
+    stage.cut(1)
+    stage.push([7, 8], 4, keep_tokens=50)
+    said = []
+    while BOUNDARY not in said:
+        said += [token for output in stage.step() for token in output.new_token_ids]
+    assert said.index(BOUNDARY) == 1
+    while stage.lane.num_output_tokens < 4:
+        stage.step()
+    assert list(stage.lane.all_token_ids)[:52] == [*range(50), 7, 8]
+
+
+@pytest.mark.parametrize("keep", [33, 63, 64, 65, 96, 105])
+def test_what_lies_behind_is_given_back_in_whole_blocks(stage: Stage, keep: int) -> None:
+    stage.push(list(range(100)), 8)
+    said = stage.finish()
+    tokens = [*range(100), *said][:keep]
+    before = stage.blocks
+    hashes = list(stage.lane.block_hashes)
+    stage.push([7, 8, 9], 4, keep_tokens=keep)
+    boundary, *later = stage.finish()
+    assert boundary == BOUNDARY
+    whole = keep // BLOCK
+    assert list(stage.lane.all_token_ids) == [*tokens, 7, 8, 9, *later]
+    assert stage.lane.num_computed_tokens == keep + 3 + 3
+    assert stage.blocks[:whole] == before[:whole]
+    assert list(stage.lane.block_hashes)[:whole] == hashes[:whole]
+    held = -(-stage.lane.num_tokens // BLOCK)
+    free = stage.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
+    assert free >= stage.free - held - 1
+
+
+def test_a_block_that_another_request_found_in_the_cache_is_not_written_again(stage: Stage) -> None:
+    stage.push(list(range(100)), 4)
+    stage.finish()
+    shared = stage.blocks[:3]
+    stage.push(list(range(100)), 200, name="other")
+    stage.step()
+    assert list(stage.scheduler.kv_cache_manager.get_block_ids("other")[0])[:3] == shared
+    stage.push([7, 8, 9], 1, keep_tokens=40)
+    stage.step()
+    assert stage.blocks[0] == shared[0]
+    assert stage.blocks[1] not in shared
+
+
+def test_logits_that_are_no_numbers_end_their_request_only(stage: Stage) -> None:
+    stage.push(list(range(50)), 200)
+    stage.push(list(range(40)), 200, name="other")
+    while len(stage.lane.output_token_ids) < 2:
+        stage.step()
+    told = stage.step(nans={"lane": 3, "other": 0})
+    by_name = {output.request_id: output for output in told}
+    assert str(by_name["lane"].finish_reason) == "error"
+    assert by_name["lane"].new_token_ids == []
+    assert by_name["other"].finish_reason is None
+    assert set(stage.scheduler.requests) == {"other"}
+    assert [output.request_id for output in stage.step()] == ["other"]
