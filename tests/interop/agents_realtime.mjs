@@ -1,6 +1,6 @@
 // A conversation by @openai/agents-realtime, unmodified. It is told where to connect and prints what it saw, one JSON a line.
 // Runs from a folder with its own node_modules: see foreign.py.
-import { OpenAIRealtimeWebSocket, RealtimeAgent, RealtimeSession } from "@openai/agents-realtime";
+import { OpenAIRealtimeWebSocket, RealtimeAgent, RealtimeSession, tool } from "@openai/agents-realtime";
 
 const RATE = 24_000;
 const [url, story, apiKey = "sk-none"] = process.argv.slice(2);
@@ -17,7 +17,19 @@ const tone = (ms) => samples(ms, (i) => 8000 * Math.sin(i * 0.3));
 const silence = (ms) => samples(ms, () => 0);
 
 const transport = new OpenAIRealtimeWebSocket({ url });
-const agent = new RealtimeAgent({ name: "guide", instructions: "Be kind." });
+const executed = [];
+const lookUp = tool({
+  name: "look_up",
+  description: "Looks something up.",
+  parameters: { type: "object", properties: { text: { type: "string" } }, required: ["text"], additionalProperties: true },
+  strict: false,
+  execute: async (given) => {
+    executed.push(given);
+    return "it is 42";
+  },
+});
+const tools = story === "callFunction" ? [lookUp] : [];
+const agent = new RealtimeAgent({ name: "guide", instructions: "Be kind.", tools });
 const session = new RealtimeSession(agent, { transport, model: "gpt-realtime" });
 
 const seen = [];
@@ -111,6 +123,20 @@ const stories = {
       reason: done.response.status_details?.reason,
       sameItem: truncated.item_id === first.item_id,
       interrupted,
+    });
+  },
+  async callFunction() {
+    await next("session.updated", (e) => e.session.tools?.length === 1);
+    step();
+    session.sendMessage("call=look_up");
+    const first = await next("response.done");
+    step();
+    const second = await next("response.done", (e) => e.response.id !== first.response.id);
+    report("called", {
+      executed,
+      output: first.response.output.map((item) => item.type),
+      transcript: second.response.output[0].content[0].transcript,
+      history: session.history.map((item) => [item.type, item.status, item.output ?? null]),
     });
   },
   async nothingToCancel() {

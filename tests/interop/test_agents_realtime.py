@@ -69,6 +69,17 @@ def test_its_user_speaks_over_the_answer(driver: Path) -> None:
     assert told["closed"]["errors"] == []
 
 
+def test_it_runs_a_function_that_the_model_calls_and_goes_on(driver: Path) -> None:
+    with served(answer_units=8, rtf=0.2) as server:
+        told = tell(driver, "callFunction", server.port)
+    called = told["called"]
+    assert called["executed"] == [{"text": "call=look_up"}]
+    assert called["output"] == ["message", "function_call"]
+    assert "got it is 42" in called["transcript"]
+    assert ["function_call", "completed", "it is 42"] in called["history"]
+    assert told["closed"]["errors"] == []
+
+
 def test_a_cancel_with_nothing_to_cancel_is_told_and_survived(driver: Path) -> None:
     with served(answer_units=4, rtf=0.2) as server:
         told = tell(driver, "nothingToCancel", server.port)

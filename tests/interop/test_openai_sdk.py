@@ -13,6 +13,7 @@ import pytest
 
 from adapters.server.settings import ServerSettings
 from tests.interop.servers import Served, served
+from tests.server.servers import PNG
 
 pytestmark = [
     pytest.mark.interop,
@@ -210,3 +211,89 @@ def test_cancels_and_truncates_may_come_together_in_any_order_and_twice(after_de
         assert told.startswith(kept)
         late = [e for e in seen[first_cut:] if getattr(e, "item_id", "") == item_id and e.type.endswith(".delta")]
         assert not [e for e in late if e.delta]
+
+
+LOOK_UP: dict[str, Any] = {
+    "type": "function",
+    "name": "look_up",
+    "description": "Looks something up.",
+    "parameters": {"type": "object", "properties": {"text": {"type": "string"}}},
+}
+
+
+def type_in(connection: Any, *content: dict[str, Any]) -> None:
+    connection.conversation.item.create(item={"type": "message", "role": "user", "content": list(content)})
+
+
+def text(words: str) -> dict[str, Any]:
+    return {"type": "input_text", "text": words}
+
+
+def test_a_function_is_called_and_its_result_is_told(connect: Callable[[], Any]) -> None:
+    from openai.types.realtime import RealtimeServerEvent
+    from pydantic import TypeAdapter
+
+    known = TypeAdapter(RealtimeServerEvent)
+    with connect() as connection:
+        connection.session.update(session={"type": "realtime", "tools": [LOOK_UP], "tool_choice": "auto"})
+        updated = until(connection, "session.updated")[-1]
+        assert [tool.name for tool in updated.session.tools] == ["look_up"]
+        type_in(connection, text("call=look_up"))
+        connection.response.create()
+        seen = until(connection, "response.done")
+        (done,) = (e for e in seen if e.type == "response.function_call_arguments.done")
+        call = seen[-1].response.output[-1]
+        assert (call.type, call.name, call.call_id) == ("function_call", "look_up", done.call_id)
+        assert done.arguments == call.arguments == '{"text": "call=look_up"}'
+        assert "".join(e.delta for e in seen if e.type == "response.function_call_arguments.delta") == done.arguments
+        connection.conversation.item.create(
+            item={"type": "function_call_output", "call_id": done.call_id, "output": "it is 42"}
+        )
+        connection.response.create()
+        seen += until(connection, "response.done")
+        assert "got it is 42" in transcript(seen)
+        assert len([e for e in seen if e.type == "response.function_call_arguments.done"]) == 1
+        for event in seen:
+            known.validate_python(event.to_dict(mode="json"))
+
+
+def test_a_picture_is_shown_to_a_model_that_sees_and_refused_by_one_that_does_not(connect: Callable[[], Any]) -> None:
+    image = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}", "detail": "auto"}
+    with connect() as connection:
+        type_in(connection, text("what is this"), image)
+        added = until(connection, "conversation.item.done")[-1].item
+        assert [part.type for part in added.content] == ["input_text", "input_image"]
+        connection.response.create()
+        assert "saw=1" in transcript(until(connection, "response.done"))
+    with served(answer_units=8, rtf=0.2, inputs="audio,text,tool_result") as running:
+        client = openai.OpenAI(base_url=running.base_url, api_key="sk-none")
+        with client.realtime.connect(model="gpt-realtime") as connection:
+            type_in(connection, text("what is this"), image)
+            error = until(connection, "error")[-1].error
+            assert (error.code, error.param) == ("unsupported", "item.content[1].type")
+            type_in(connection, text("well then"))
+            connection.response.create()
+            assert "1 well then" in transcript(until(connection, "response.done"))
+
+
+def test_a_call_is_made_or_not_when_it_is_cut_off() -> None:
+    """The user speaks while the model is about to call: what the client was told of the call, the model is told, too."""
+    with served(answer_units=40, call_at_unit=4, rtf=0.1) as running:
+        client = openai.OpenAI(base_url=running.base_url, api_key="sk-none")
+        with client.realtime.connect(model="gpt-realtime") as connection:
+            connection.session.update(session={"type": "realtime", "tools": [LOOK_UP]})
+            type_in(connection, text("call=look_up units=40"))
+            connection.response.create()
+            seen = until(connection, "response.output_audio.delta")
+            connection.response.cancel()
+            seen += until(connection, "response.done")
+            assert seen[-1].response.status == "cancelled"
+            told = [e.call_id for e in seen if e.type == "response.function_call_arguments.done"]
+            assert [item.call_id for item in seen[-1].response.output if item.type == "function_call"] == told
+            type_in(connection, text("units=2"))
+            connection.response.create()
+            seen = until(connection, "response.done")
+            heard = int(transcript(seen).split()[0])
+            assert heard in (2 + len(told), 3 + len(told)), (
+                "the two questions, what was heard, and the call if it was made"
+            )
