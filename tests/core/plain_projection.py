@@ -63,6 +63,8 @@ class PlainProjection:
         match event:
             case e.Output():
                 return [self._delta(record, event)]
+            case e.ToolCalled():
+                return [self._call(record, event)]
             case e.ResponseStarted():
                 self._answers[event.response_id] = Answer(record.epoch)
                 return [self._live(record, response_id=event.response_id)]
@@ -112,6 +114,13 @@ class PlainProjection:
             audio_ms=event.audio_ms,
             size_bytes=event.size_bytes,
         )
+        answer.mortal.append(frame.number)
+        return frame
+
+    def _call(self, record: e.Record, event: e.ToolCalled) -> Frame:
+        answer = self._answers[event.response_id]
+        payload = {"type": "call", "response_id": event.response_id, "call_id": event.call_id}
+        frame = self._frame(record, DELTA, answer.epoch, payload, response_id=event.response_id)
         answer.mortal.append(frame.number)
         return frame
 

@@ -17,6 +17,7 @@ from adapters.wire.openai.projection import OpenAIProjection
 from adapters.wire.schema.shapes import skipped_of_done
 from core.session import commands as c
 from core.session.apply import apply
+from core.session.config import INPUT_KINDS
 from core.session.events import Record, SessionOpened
 from core.session.state import SessionState
 from tests.wire.stories import Story
@@ -27,6 +28,10 @@ ACTIONS = st.one_of(
     st.tuples(st.just("speech_ends"), st.sampled_from(["mm-hmm", "", "stop it now", None]), st.integers(100, 2_000)),
     st.tuples(st.just("answer"), st.sampled_from(["one ", "two three ", ""]), st.sampled_from([0, 80, 400, 3_000])),
     st.tuples(st.just("done")),
+    st.tuples(st.just("call"), st.sampled_from(["look_up", "look_up", ""])),
+    st.tuples(st.just("show"), st.sampled_from([10, 5_000_000])),
+    st.tuples(st.just("type"), st.sampled_from(["so", " "])),
+    st.tuples(st.just("look")),
     st.tuples(st.just("deliver"), st.integers(1, 12)),
     st.tuples(st.just("wait"), st.integers(0, 3_000)),
     st.tuples(st.just("cancel"), st.sampled_from(["client_cancelled", "barge_in", "output_audio_buffer_clear"])),
@@ -48,6 +53,17 @@ def act(story: Story, action: tuple[Any, ...]) -> None:
         case ("done",):
             if story.state.active is not None:
                 story.done()
+        case ("call", name):
+            if story.state.active is not None:
+                active = story.state.active
+                story.do(c.ModelCall(story.state.epoch, active.response_id, "", name, "{}"))
+        case ("show", size):
+            story.do(c.AppendAudio("", 0, 0, images=(c.ImageBody("pic", size, "image/png"),)))
+        case ("type", text):
+            story.do(c.AppendPart("text", size_bytes=len(text), text=text))
+        case ("look",):
+            image = c.ImageBody("pic", 10, "image/png")
+            story.do(c.CreateItem("user", "look", "{}", images=(image,)))
         case ("ask",):
             story.speech_begins()
             story.speech_ends("what is it", 700)
@@ -63,7 +79,7 @@ def act(story: Story, action: tuple[Any, ...]) -> None:
         case ("lose",):
             story.do(c.LoseRuntime("killed"))
         case ("gain",):
-            story.do(c.GainRuntime())
+            story.do(c.GainRuntime(0, INPUT_KINDS))
         case ("fail",):
             story.do(c.FailOutput())
         case ("update",):
@@ -91,6 +107,7 @@ def test_the_stream_can_be_rebuilt_whatever_is_cut(
     assert created == done
     assert all(count == 1 for count in done.values())
     _nothing_follows_an_end(story.seen)
+    _calls_are_known_to_both(story)
     announced = {n for p in story.seen if p["type"] == "response.done" for n in _skipped(p)}
     got = {int(p["event_id"].rpartition("_")[2]) for p in story.seen}
     assert got.isdisjoint(announced)
@@ -124,6 +141,16 @@ def test_a_stream_whose_beginning_was_passed_over_goes_on_as_if_it_had_been_fold
     assert frames == [frame for frame in story.frames if frame.number >= first]
     assert all(frame.position > passed_over for frame in frames)
     assert projection.number == story.projection.number
+
+
+def _calls_are_known_to_both(story: Story) -> None:
+    """What the client was asked to call is in the conversation, and nothing else (an answer out of band has none)."""
+    asked = {p["item_id"] for p in story.seen if p["type"] == "response.function_call_arguments.done"}
+    apart = {i for response in story.state.responses.values() if response.out_of_band for i in response.calls}
+    told = {item_id for item_id, item in story.state.items.items() if item.name}
+    gone = {p["item_id"] for p in story.seen if p["type"] == "conversation.item.deleted"}
+    assert told <= asked
+    assert asked - told <= apart | gone
 
 
 def _skipped(done: dict[str, Any]) -> set[int]:

@@ -15,7 +15,7 @@ import attrs
 import trio
 from hypothesis import strategies as st
 
-from core.session.config import SessionConfig
+from core.session.config import SessionConfig, Tool
 from store.memory import MemoryDatabase
 from tests.core.actors.sqlite_database import SqliteDatabase
 from tests.core.actors.stories import OPEN_MICROPHONE, PUSH_TO_TALK, Story, open_story
@@ -26,6 +26,7 @@ CONFIGS: dict[str, SessionConfig] = {
     "push_to_talk": PUSH_TO_TALK,
     "open_microphone": OPEN_MICROPHONE,
     "heard_nothing": attrs.evolve(PUSH_TO_TALK, unacked="heard_nothing"),
+    "tools": attrs.evolve(PUSH_TO_TALK, tools=(Tool("look_up"),), max_client_lead_ms=400),
     "paced": attrs.evolve(PUSH_TO_TALK, max_client_lead_ms=400),
 }
 
@@ -35,6 +36,7 @@ Verbs = dict[str, tuple[st.SearchStrategy[Any], ...]]
 """A story's verb -> what its arguments are drawn from."""
 
 TALK: Verbs = {
+    "show": (),
     "say": (st.sampled_from([100, 400]),),
     "ask": (),
     "barge_in": (),
@@ -87,6 +89,8 @@ class Setting:
     """Whether the store tells servers of terms that others take."""
     seed: int = 0
     store: str = "memory"
+    call_at: int = -1
+    """In the configuration with tools: before which unit the model calls."""
 
 
 settings = st.builds(
@@ -97,6 +101,7 @@ settings = st.builds(
     rtf=st.sampled_from([0.05, 0.5]),
     late_ms=st.sampled_from([-1, 0, 2, 30]),
     told=st.booleans(),
+    call_at=st.sampled_from([-1, 0, 1, 4]),
     seed=st.integers(0, 2**16),
 )
 
@@ -131,7 +136,8 @@ async def _play_on(database: MemoryDatabase | SqliteDatabase, setting: Setting, 
         "answer_units": setting.units,
         "rtf": setting.rtf,
         "late_after_abort_ms": setting.late_ms,
-        "transcript": "turn {segment}",
+        "transcript": "turn {segment} call=look_up" if setting.config == "tools" else "turn {segment}",
+        "call_at_unit": setting.call_at,
     }
     database.tells_terms = setting.told
     latency_s = setting.latency_ms / 1000

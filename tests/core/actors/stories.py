@@ -137,6 +137,14 @@ class Story:
         else:
             self.say(500, loud=False)
 
+    def show(self) -> None:
+        """A picture, along with a little sound."""
+        picture = f"picture {len(self.client.sent)}".encode()
+        image, sound = Body(body_digest(picture), picture), Body(body_digest(QUIET), QUIET)
+        shown = c.ImageBody(image.digest, len(picture), "image/png")
+        command = c.AppendAudio(sound.digest, len(QUIET), len(QUIET) // 2, images=(shown,))
+        self.client.post(command, (sound, image))
+
     def barge_in(self) -> None:
         self.client.post(c.CancelOutput("barge_in", quiet=True))
 
@@ -293,6 +301,7 @@ class Story:
             check_stream(self)
             check_input(self)
             check_heard(self)
+            check_calls(self)
             if self.session.state != fold(self.records()):
                 raise BrokenPromise("replay-is-live", "the live state is not the log's fold")
 
@@ -426,12 +435,30 @@ def check_stream(story: Story) -> None:
 
 def check_input(story: Story) -> None:
     """exactly-once-stream, the other way: the client's input is in the log once, in order."""
-    kept = [event.event_id for event in story.events(e.Append)]
+    kept = [event.event_id for event in story.events(e.Append) if event.kind == "audio"]
+    shown = [event for event in story.events(e.Append) if event.kind == "image"]
+    if len(shown) != len({event.digest for event in shown}):
+        raise BrokenPromise("exactly-once-stream", f"a picture came in twice: {shown}")
     wanted = [event_id for event_id, command, _ in story.client.sent if isinstance(command, c.AppendAudio)]
     refused = {event.event_id for event in story.events(e.Refused)}
     wanted = [event_id for event_id in wanted if event_id not in refused]
     if kept != wanted:
         raise BrokenPromise("exactly-once-stream", f"input {wanted} came in as {kept}")
+
+
+def check_calls(story: Story) -> None:
+    """calls: the model knows of a function call exactly if the client does."""
+    state, projection = SessionState(), PlainProjection()
+    calls: dict[str, int] = {}
+    for record in story.records():
+        apply(state, record)
+        for frame in projection.fold(record, state):
+            if isinstance(record.event, e.ToolCalled):
+                calls[record.event.item_id] = frame.number
+    first = min(story.client.got, default=1)
+    for item_id, number in calls.items():
+        if number >= first and (item_id in state.items) != (number in story.client.got):
+            raise BrokenPromise("calls", f"{item_id} at {number}: the client has {number in story.client.got}")
 
 
 def check_heard(story: Story) -> None:
