@@ -13,16 +13,19 @@ from collections import deque
 
 import attrs
 
-from core.ports.runtime import LaneEnded, LaneFailed, Produced
+from core.ports.runtime import LaneEnded, LaneFailed, Produced, ToolCalled
 from gpu_runtime.models.cascade.clauses import ClauseSplitter
 from gpu_runtime.models.cascade.meter import Meter
 from gpu_runtime.models.cascade.parts import (
     SPEAKING_RATE,
+    CallingModel,
     Cancel,
     Cancelled,
+    ChatCall,
     ChatMessage,
     LanguageModel,
     PartFailed,
+    Tooling,
     Usage,
     Voice,
 )
@@ -62,6 +65,8 @@ class Order:
     spoken: bool
     max_tokens: int | None
     say: str = ""
+    tooling: Tooling | None = None
+    """None: it calls no functions."""
 
 
 @attrs.frozen
@@ -102,6 +107,8 @@ class Answer:
         """By the meter's clock."""
         self._first_token_ns = 0
         self._usage: Usage | None = None
+        self._calls: list[ChatCall] = []
+        """What it asks for, told when all of it was spoken."""
         self._speaking = False
 
     @property
@@ -152,7 +159,8 @@ class Answer:
         with self._lock:
             for piece in self._splitter.finish(drop_unfinished=usage.truncated and limit is None):
                 self._queue(piece)
-            if not self._pieces and not self._units and not self._held and not self._speaking:
+            silent = not (self._pieces or self._units or self._held or self._speaking)
+            if silent and not self._calls:
                 self._queue(NOTHING_TO_SAY)
             self._usage = usage
             self._go_on()
@@ -161,7 +169,12 @@ class Answer:
         if self.order.say:
             self._on_text(self.order.say)
             return Usage(0, 0)
-        return self._shop.model.generate(self.order.prompt, max_tokens, self._on_text, self.cancel)
+        model, tooling = self._shop.model, self.order.tooling
+        if tooling is not None and isinstance(model, CallingModel):
+            return model.generate_calling(
+                self.order.prompt, max_tokens, self._on_text, self.cancel, tooling, self._calls.append
+            )
+        return model.generate(self.order.prompt, max_tokens, self._on_text, self.cancel)
 
     def _on_text(self, text: str) -> None:
         with self._lock:
@@ -257,6 +270,12 @@ class Answer:
         self.finished = True
         cut_off = usage.truncated and self.order.max_tokens is not None
         reason = "max_output_tokens" if cut_off else "completed"
+        for call in self._calls:
+            self._shop.emit(
+                ToolCalled(
+                    self._session, self.lane.epoch, self.lane.response_id, call.call_id, call.name, call.arguments
+                )
+            )
         self._shop.emit(
             LaneEnded(
                 self._session,

@@ -11,7 +11,17 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from gpu_runtime.models.cascade.parts import Cancel, ChatMessage, OnText, PartFailed, Usage
+from core.session.config import NAMED_TOOL, Tool
+from gpu_runtime.models.cascade.parts import (
+    Cancel,
+    ChatCall,
+    ChatMessage,
+    OnCall,
+    OnText,
+    PartFailed,
+    Tooling,
+    Usage,
+)
 from gpu_runtime.plugin import ModelUnavailable
 
 TIMEOUT_S = 30.0
@@ -19,6 +29,9 @@ TIMEOUT_S = 30.0
 
 LINE_BYTES_MAX = 1 << 20
 BODY_BYTES_MAX = 1 << 20
+CALLS_MAX = 64
+CALL_BYTES_MAX = 64 * 1024
+"""Function calls of one answer, and the arguments of one."""
 TOO_LONG = ("context_length_exceeded", "maximum context length", "exceed_context_size")
 """How endpoints say that a prompt does not fit."""
 
@@ -44,14 +57,39 @@ class HttpChatModel:
 
     def generate(self, messages: Sequence[ChatMessage], max_tokens: int, on_text: OnText, cancel: Cancel) -> Usage:
         """See LanguageModel."""
-        request = {
+        return self._generate(self._request(messages, max_tokens), _Reader(on_text, cancel))
+
+    def generate_calling(
+        self,
+        messages: Sequence[ChatMessage],
+        max_tokens: int,
+        on_text: OnText,
+        cancel: Cancel,
+        tooling: Tooling,
+        on_call: OnCall,
+    ) -> Usage:
+        """See CallingModel."""
+        request = self._request(messages, max_tokens)
+        request["tools"] = [_tool(tool) for tool in tooling.tools]
+        request["tool_choice"] = _choice(tooling.choice)
+        reader = _Reader(on_text, cancel)
+        usage = self._generate(request, reader)
+        for call in reader.calls.values():
+            on_call(call)
+        return usage
+
+    def _request(self, messages: Sequence[ChatMessage], max_tokens: int) -> dict[str, Any]:
+        return {
             "model": self._model,
-            "messages": [{"role": message.role, "content": message.content} for message in messages],
+            "messages": [_message(message) for message in messages],
             "max_tokens": max_tokens,
             "temperature": 0,
             "stream": True,
             "stream_options": {"include_usage": True},
         }
+
+    def _generate(self, request: dict[str, Any], reader: _Reader) -> Usage:
+        cancel = reader.cancel
         connection = self._connection()
         forget = response = None
         try:
@@ -63,7 +101,7 @@ class HttpChatModel:
             response = connection.getresponse()
             if response.status != 200:
                 raise _refused(response)
-            return _read(response, on_text, cancel)
+            return reader.read(response)
         except (OSError, http.client.HTTPException, ValueError) as error:
             # a socket that was shut by cancel() fails in one of many ways
             cancel.check()
@@ -140,23 +178,70 @@ def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         yield event
 
 
-def _read(response: http.client.HTTPResponse, on_text: OnText, cancel: Cancel) -> Usage:
-    tokens_in = tokens_out = pieces = 0
-    finish = ""
-    for event in _events(response):
-        cancel.check()
-        if "error" in event:
-            raise PartFailed("model_error", "the language model's endpoint failed in mid-answer")
-        usage = event.get("usage") or {}
-        tokens_in = int(usage.get("prompt_tokens", tokens_in))
-        tokens_out = int(usage.get("completion_tokens", tokens_out))
-        for choice in event.get("choices") or ():
-            finish = choice.get("finish_reason") or finish
-            text = (choice.get("delta") or {}).get("content")
-            if text:
-                pieces += 1
-                on_text(text)
-    cancel.check()
-    if not finish:
-        raise PartFailed("model_error", "the language model's endpoint broke off in mid-answer")
-    return Usage(tokens_in, tokens_out or pieces, finish == "length")
+def _message(message: ChatMessage) -> dict[str, Any]:
+    shape: dict[str, Any] = {"role": message.role, "content": message.content}
+    if message.calls:
+        shape["tool_calls"] = [
+            {"id": call.call_id, "type": "function", "function": {"name": call.name, "arguments": call.arguments}}
+            for call in message.calls
+        ]
+    if message.call_id:
+        shape["tool_call_id"] = message.call_id
+    return shape
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    function = {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.parameters)}
+    return {"type": "function", "function": function}
+
+
+def _choice(choice: str) -> object:
+    if choice.startswith(NAMED_TOOL):
+        return {"type": "function", "function": {"name": choice.removeprefix(NAMED_TOOL)}}
+    return choice
+
+
+class _Reader:
+    """Reads one answer's stream. ``calls``: those that the model has asked for so far, by their place."""
+
+    def __init__(self, on_text: OnText, cancel: Cancel) -> None:
+        self.cancel = cancel
+        self.calls: dict[int, ChatCall] = {}
+        self._on_text = on_text
+
+    def read(self, response: http.client.HTTPResponse) -> Usage:
+        """To the end. Raises PartFailed, Cancelled, ValueError for what is no answer."""
+        tokens_in = tokens_out = pieces = 0
+        finish = ""
+        for event in _events(response):
+            self.cancel.check()
+            if "error" in event:
+                raise PartFailed("model_error", "the language model's endpoint failed in mid-answer")
+            usage = event.get("usage") or {}
+            tokens_in = int(usage.get("prompt_tokens", tokens_in))
+            tokens_out = int(usage.get("completion_tokens", tokens_out))
+            for choice in event.get("choices") or ():
+                finish = choice.get("finish_reason") or finish
+                delta = choice.get("delta") or {}
+                for part in delta.get("tool_calls") or ():
+                    self._take_call(part)
+                if delta.get("content"):
+                    pieces += 1
+                    self._on_text(delta["content"])
+        self.cancel.check()
+        if not finish:
+            raise PartFailed("model_error", "the language model's endpoint broke off in mid-answer")
+        return Usage(tokens_in, tokens_out or pieces, finish == "length")
+
+    def _take_call(self, part: dict[str, Any]) -> None:
+        """A call comes in pieces: the first has its id and name, all have some of the arguments."""
+        place, function = int(part.get("index", len(self.calls))), part.get("function") or {}
+        before = self.calls.get(place, ChatCall("", "", ""))
+        call = ChatCall(
+            part.get("id") or before.call_id,
+            function.get("name") or before.name,
+            before.arguments + (function.get("arguments") or ""),
+        )
+        self.calls[place] = call
+        if len(self.calls) > CALLS_MAX or len(call.arguments) > CALL_BYTES_MAX:
+            raise PartFailed("invalid_function_call", "the language model asks for more than any client could take")

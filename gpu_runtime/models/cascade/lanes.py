@@ -9,9 +9,19 @@ import logging
 import threading
 import time
 
-from core.ports.runtime import AbortLane, HistoryTurn, OpenLane, PauseLane, Respond, ResumeLane
+from core.ports.runtime import (
+    AbortLane,
+    ConfigureSession,
+    HistoryTurn,
+    OpenLane,
+    OpenSession,
+    PauseLane,
+    Respond,
+    ResumeLane,
+    Tool,
+)
 from gpu_runtime.models.cascade.answer import TRIAL_S, Answer, Lane, Order, Workshop
-from gpu_runtime.models.cascade.parts import Cancel, PartFailed
+from gpu_runtime.models.cascade.parts import CallingModel, Cancel, PartFailed, Tooling
 from gpu_runtime.models.cascade.prompt import PromptBuilder
 from gpu_runtime.models.cascade.stage import StageFull, Urgency
 from gpu_runtime.models.cascade.transcripts import Transcripts
@@ -38,11 +48,24 @@ class SessionLanes:
         """Adopted and not finished."""
         self._trial: Answer | None = None
         self._warming = Cancel()
+        self._tools: tuple[Tool, ...] = ()
+        self._tool_choice = "auto"
         self._instructions = ""
         self._history: tuple[HistoryTurn, ...] = ()
         self._spoken = True
         self._last: Answer | None = None
         """The answer that follows ``_history``."""
+
+    def configure(self, message: OpenSession | ConfigureSession) -> None:
+        """The session's functions, for a model that calls any."""
+        if isinstance(self._shop.model, CallingModel):
+            with self._lock:
+                self._tools, self._tool_choice = message.tools, message.tool_choice
+
+    def _tooling(self, tools: tuple[Tool, ...] | None = None, choice: str | None = None) -> Tooling | None:
+        tools = self._tools if tools is None or not isinstance(self._shop.model, CallingModel) else tools
+        choice = self._tool_choice if choice is None else choice
+        return Tooling(tools, choice) if tools and choice != "none" else None
 
     # --- the port's messages ----------------------------------------------------------------------------------------
 
@@ -113,7 +136,9 @@ class SessionLanes:
             turns = [HistoryTurn("assistant", last.text, "")] if last is not None else []
             turns.append(HistoryTurn("user", text, ""))
             prompt = self._prompts.build(self._instructions, (*self._history, *turns), self._transcripts.text)
-            self._trial = Answer(self._shop, self._session, Order(prompt, self._spoken, None), self._lock)
+            self._trial = Answer(
+                self._shop, self._session, Order(prompt, self._spoken, None, tooling=self._tooling()), self._lock
+            )
             self._trial.start(Urgency.TRIAL)
 
     def turn_goes_on(self) -> None:
@@ -157,7 +182,8 @@ class SessionLanes:
             if not text.strip():
                 return Order((), spoken, message.max_output_tokens, say=NOT_UNDERSTOOD)
         prompt = self._prompts.build(message.instructions, message.history, self._transcripts.text)
-        return Order(prompt, spoken, message.max_output_tokens)
+        tooling = self._tooling(message.tools, message.tool_choice)
+        return Order(prompt, spoken, message.max_output_tokens, tooling=tooling)
 
     def _kill(self, epoch_min: int) -> None:
         self._epoch_min = max(self._epoch_min, epoch_min)

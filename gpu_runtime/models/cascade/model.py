@@ -25,6 +25,7 @@ from core.ports.runtime import (
     ResumeLane,
     ToRuntime,
 )
+from core.session.config import AUDIO, TEXT, TOOL_RESULT
 from gpu_runtime.models.cascade.answer import Workshop
 from gpu_runtime.models.cascade.chat_http import HttpChatModel
 from gpu_runtime.models.cascade.ear import Ear, EarParts
@@ -35,6 +36,7 @@ from gpu_runtime.models.cascade.llama import load_llama
 from gpu_runtime.models.cascade.meter import Meter
 from gpu_runtime.models.cascade.parts import (
     SPEAKING_RATE,
+    CallingModel,
     Cancel,
     ChatMessage,
     Detector,
@@ -89,8 +91,9 @@ class Cascade:
         self._ear_parts = EarParts(
             parts.make_detector, parts.recogniser, self._reading, settings, emit, self._hearing.wake
         )
+        calls = isinstance(parts.model, CallingModel)
         self._prompts = PromptBuilder(
-            settings.persona, parts.model.few_shot, parts.model.context_tokens, settings.max_tokens
+            settings.persona, parts.model.few_shot, parts.model.context_tokens, settings.max_tokens, calls
         )
         self._capabilities = Capabilities(
             model="cascade",
@@ -100,6 +103,8 @@ class Cascade:
             sessions_max=SESSIONS_MAX,
             voices=(parts.voice.name,),
             prebuffer_ms=PREBUFFER_MS,
+            inputs=(AUDIO, TEXT, TOOL_RESULT),
+            tool_calls=calls,
         )
 
     @property
@@ -123,6 +128,8 @@ class Cascade:
                 session.transcripts.expect(message.item_id)
                 self._hearing.put(message)
             case Feed() | ConfigureSession() | ClearTurn():
+                if isinstance(message, ConfigureSession):
+                    session.lanes.configure(message)
                 self._hearing.put(message)
             case OpenLane():
                 session.lanes.open(message)
@@ -156,6 +163,7 @@ class Cascade:
         self._close(message.session)
         transcripts = Transcripts()
         lanes = SessionLanes(message.session, self._shop, self._prompts, transcripts)
+        lanes.configure(message)
         self._sessions[message.session] = _Session(lanes, transcripts)
         self._hearing.add(Ear(message, self._ear_parts, transcripts, lanes))
 

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import attrs
 import numpy as np
 import numpy.typing as npt
 
-from core.ports.runtime import ModelStatistics
+from core.ports.runtime import ModelStatistics, Tool
 
 Samples = npt.NDArray[np.float32]
 """Mono audio, full scale at -1..1."""
@@ -118,11 +118,31 @@ class Recogniser(Protocol):
 
 
 @attrs.frozen
+class ChatCall:
+    """A function call; ``arguments`` is JSON text."""
+
+    call_id: str
+    name: str
+    arguments: str
+
+
+@attrs.frozen
 class ChatMessage:
-    """One message of a chat prompt: ``role`` is system, user or assistant."""
+    """One message of a chat prompt: ``role`` is system, user or assistant. A model that calls functions also gets an
+    assistant's with ``calls``, and the role tool: the result of the call ``call_id``."""
 
     role: str
     content: str
+    calls: tuple[ChatCall, ...] = ()
+    call_id: str = ""
+
+
+@attrs.frozen
+class Tooling:
+    """The functions that a model may ask for; ``choice`` as in the session's configuration."""
+
+    tools: tuple[Tool, ...]
+    choice: str = "auto"
 
 
 @attrs.frozen
@@ -159,6 +179,26 @@ class LanguageModel(Protocol):
 
     def close(self) -> None:
         """Free everything."""
+
+
+OnCall = Callable[[ChatCall], None]
+"""Takes a function call that the model asks for, whole."""
+
+
+@runtime_checkable
+class CallingModel(LanguageModel, Protocol):
+    """A language model that may ask for functions. Its prompts have calls and results in them."""
+
+    def generate_calling(
+        self,
+        messages: Sequence[ChatMessage],
+        max_tokens: int,
+        on_text: OnText,
+        cancel: Cancel,
+        tooling: Tooling,
+        on_call: OnCall,
+    ) -> Usage:
+        """As ``generate``; ``on_call`` for each call, after the text."""
 
 
 @attrs.frozen(eq=False)

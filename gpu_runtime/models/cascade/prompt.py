@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from core.ports.runtime import HistoryTurn
-from gpu_runtime.models.cascade.parts import ChatMessage
+from gpu_runtime.models.cascade.parts import ChatCall, ChatMessage
 
 PERSONA = "You are a friendly voice assistant. Answer in one or two short spoken sentences."
 
@@ -29,21 +29,34 @@ MESSAGE_TOKENS = 6
 class PromptBuilder:
     """Builds prompts for one language model.
 
-    ``context_tokens`` 0: the model's own limit is unknown, nothing is dropped. ``answer_tokens`` are kept free.
+    ``context_tokens`` 0: the model's own limit is unknown, nothing is dropped. ``answer_tokens`` are kept free. ``calls``: it
+    knows function calls; any other is told of their results only, as if the user had said them.
     """
 
-    def __init__(self, persona: str, few_shot: bool, context_tokens: int, answer_tokens: int) -> None:
+    def __init__(
+        self, persona: str, few_shot: bool, context_tokens: int, answer_tokens: int, calls: bool = False
+    ) -> None:
         self._persona = persona or PERSONA
         self._examples = EXAMPLES if few_shot else ()
+        self._calls = calls
         self._budget = max(context_tokens - answer_tokens, context_tokens // 2)
 
     def build(
         self, instructions: str, history: Sequence[HistoryTurn], text_of: Callable[[str], str]
     ) -> tuple[ChatMessage, ...]:
         """``text_of`` gives the text of a turn that the ear transcribed, by its item id."""
-        turns = [
-            ChatMessage(_role(turn.role), text_of(turn.item_id) if turn.text is None else turn.text) for turn in history
-        ]
+        results = {turn.call_id: turn.text or "" for turn in history if turn.role == "tool" and turn.call_id}
+        answered: set[str] = set()
+        turns: list[ChatMessage] = []
+        for turn in history:
+            if turn.name:
+                if self._calls and turn.call_id in results:  # its result stands behind it, whatever was said meanwhile
+                    answered.add(turn.call_id)
+                    turns.append(ChatMessage("assistant", "", (ChatCall(turn.call_id, turn.name, turn.text or ""),)))
+                    turns.append(ChatMessage("tool", results[turn.call_id], call_id=turn.call_id))
+            elif turn.call_id not in answered:
+                text = text_of(turn.item_id) if turn.text is None else turn.text
+                turns.append(ChatMessage(_role(turn.role), text))
         return self.assemble(instructions, turns)
 
     def assemble(self, instructions: str, turns: Sequence[ChatMessage]) -> tuple[ChatMessage, ...]:
@@ -53,9 +66,11 @@ class PromptBuilder:
         merged: list[ChatMessage] = []
         for turn in turns:
             text = turn.content.strip()
-            if not text:
+            if turn.calls or turn.call_id:
+                merged.append(turn)
+            elif not text:
                 continue
-            if merged and merged[-1].role == turn.role:
+            elif merged and merged[-1].role == turn.role and not merged[-1].calls:
                 merged[-1] = ChatMessage(turn.role, f"{merged[-1].content} {text}")
             else:
                 merged.append(ChatMessage(turn.role, text))
@@ -79,7 +94,8 @@ class PromptBuilder:
 
 def tokens_of(message: ChatMessage) -> int:
     """An estimate from above."""
-    return len(message.content.encode()) // BYTES_PER_TOKEN + MESSAGE_TOKENS
+    size = len(message.content.encode()) + sum(len(call.name) + len(call.arguments.encode()) for call in message.calls)
+    return size // BYTES_PER_TOKEN + MESSAGE_TOKENS
 
 
 def _role(role: str) -> str:

@@ -11,8 +11,18 @@ from typing import Any
 
 import pytest
 
+from core.session.config import Tool
 from gpu_runtime.models.cascade.chat_http import HttpChatModel
-from gpu_runtime.models.cascade.parts import Cancel, Cancelled, ChatMessage, PartFailed, Usage
+from gpu_runtime.models.cascade.parts import (
+    CallingModel,
+    Cancel,
+    Cancelled,
+    ChatCall,
+    ChatMessage,
+    PartFailed,
+    Tooling,
+    Usage,
+)
 from gpu_runtime.plugin import ModelUnavailable
 
 HELLO = [ChatMessage("user", "Hello.")]
@@ -107,6 +117,56 @@ def test_the_first_listed_model_is_taken_and_the_key_is_sent(endpoint: Endpoint)
     request, authorization = endpoint.requests[0]
     assert request["model"] == "served-model"
     assert authorization == "Bearer secret"
+
+
+LOOK_UP = Tooling((Tool("look_up", "Looks things up.", '{"type": "object"}'),), "function:look_up")
+
+
+def called(place: int, call_id: str | None, name: str | None, arguments: str) -> dict[str, Any]:
+    part = {"index": place, "id": call_id, "function": {"name": name, "arguments": arguments}}
+    return {"choices": [{"index": 0, "delta": {"tool_calls": [part]}, "finish_reason": None}]}
+
+
+def test_functions_are_offered_and_their_calls_put_together(endpoint: Endpoint) -> None:
+    endpoint.events = [
+        delta("One moment."),
+        called(0, "c1", "look_up", '{"a"'),
+        called(1, "c2", "look_up", "{}"),
+        called(0, None, None, ": 1}"),
+        delta(None, "tool_calls"),
+    ]
+    history = [
+        ChatMessage("user", "What is it?"),
+        ChatMessage("assistant", "", (ChatCall("c0", "look_up", "{}"),)),
+        ChatMessage("tool", "42", call_id="c0"),
+    ]
+    texts: list[str] = []
+    calls: list[ChatCall] = []
+    model = HttpChatModel(endpoint.url, "m", None, 1)
+    assert isinstance(model, CallingModel)
+    model.generate_calling(history, 20, texts.append, Cancel(), LOOK_UP, calls.append)
+    assert texts == ["One moment."]
+    assert calls == [ChatCall("c1", "look_up", '{"a": 1}'), ChatCall("c2", "look_up", "{}")]
+    request, _ = endpoint.requests[0]
+    function = {"name": "look_up", "description": "Looks things up.", "parameters": {"type": "object"}}
+    assert request["tools"] == [{"type": "function", "function": function}]
+    assert request["tool_choice"] == {"type": "function", "function": {"name": "look_up"}}
+    asked = {"id": "c0", "type": "function", "function": {"name": "look_up", "arguments": "{}"}}
+    assert request["messages"][1:] == [
+        {"role": "assistant", "content": "", "tool_calls": [asked]},
+        {"role": "tool", "content": "42", "tool_call_id": "c0"},
+    ]
+
+
+@pytest.mark.parametrize(
+    "events", [[called(0, "c", "f", "x" * 70_000)], [called(place, "c", "f", "{}") for place in range(65)]]
+)
+def test_calls_without_end_fail_the_answer(endpoint: Endpoint, events: list[Any]) -> None:
+    endpoint.events = [*events, delta(None, "tool_calls")]
+    model = HttpChatModel(endpoint.url, "m", None, 1)
+    with pytest.raises(PartFailed) as failed:
+        model.generate_calling(HELLO, 20, lambda _text: None, Cancel(), LOOK_UP, lambda _call: None)
+    assert failed.value.code == "invalid_function_call"
 
 
 def test_a_limit_is_told(endpoint: Endpoint) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from core.ports.runtime import HistoryTurn
 from gpu_runtime.models.cascade.clauses import PIECE_WORDS_MAX, SECOND_PIECE_WORDS_MAX, ClauseSplitter
 from gpu_runtime.models.cascade.judge import spoken_text
-from gpu_runtime.models.cascade.parts import SPEAKING_RATE, ChatMessage, Reading, Speech
+from gpu_runtime.models.cascade.parts import SPEAKING_RATE, ChatCall, ChatMessage, Reading, Speech
 from gpu_runtime.models.cascade.prompt import EXAMPLES, PERSONA, PromptBuilder, tokens_of
 from gpu_runtime.models.cascade.units import UnitCutter
 
@@ -142,6 +142,26 @@ def test_empty_turns_are_left_out_and_neighbours_merged() -> None:
         ("assistant", "Yes"),
         ("user", "3"),
     ]
+
+
+def test_calls_stand_before_their_results_for_a_model_that_knows_them() -> None:
+    history = [
+        turn("user", "What is it?"),
+        HistoryTurn("assistant", '{"a":1}', "c", name="look_up", call_id="c1"),
+        turn("user", "Well?"),
+        HistoryTurn("tool", "42", "r", call_id="c1"),
+        HistoryTurn("assistant", "{}", "d", name="look_up", call_id="unanswered"),
+        HistoryTurn("tool", "7", "s", call_id="unasked"),
+    ]
+    knowing = PromptBuilder("p", False, 0, 10, calls=True).build("", history, str)
+    assert knowing[1:] == (
+        ChatMessage("user", "What is it?"),
+        ChatMessage("assistant", "", (ChatCall("c1", "look_up", '{"a":1}'),)),
+        ChatMessage("tool", "42", call_id="c1"),
+        ChatMessage("user", "Well? 7"),
+    )
+    other = PromptBuilder("p", False, 0, 10).build("", history, str)
+    assert other[1:] == (ChatMessage("user", "What is it? Well? 42 7"),)
 
 
 def test_a_long_history_loses_its_oldest_turns_half_at_a_time() -> None:
