@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import AsyncIterator
 from contextlib import suppress
 
 import trio
@@ -10,6 +11,7 @@ import trio
 from adapters.bench.own_server import own_server
 from adapters.client.credentials import ReconnectPolicy
 from adapters.client.errors import ClientError
+from adapters.client.frames import DuplexEvent
 from adapters.client.session_config import cascade_session_config
 from adapters.client.trio_client import DuplexClient
 
@@ -33,10 +35,18 @@ async def takeover_ms(store_url: str) -> float:
             first.signal(signal.SIGKILL)
             killed_at = trio.current_time()
             credentials = before.credentials()
-            async with DuplexClient(second.url, resume=credentials, reconnect=quick) as after:
-                while not after.statistics().received_events:
-                    await trio.sleep(0.002)
+            after = DuplexClient(second.url, resume=credentials, reconnect=quick)
+            events = after.events()
+            async with after:
+                await first_numbered(events)
                 taken_ms = (trio.current_time() - killed_at) * 1e3
             with suppress(ClientError):
                 await before.close(timeout_s=0.1)
         return taken_ms
+
+
+async def first_numbered(events: AsyncIterator[DuplexEvent]) -> None:
+    """Wait for the first event of the session's stream: what opens an attachment has no number."""
+    async for event in events:
+        if event.number is not None:
+            break

@@ -41,10 +41,11 @@ def wire(sessions: str, rounds: int, load: str, seconds: float) -> None:
     Durable SQLite, the scripted model in its worker, five appends and five deltas a second in each session. The load runs on
     the same machine: with few cores, leave it nothing else to do. "starved" says how much the server waited for a processor.
     """
-    run(_wire, _counts(sessions), rounds, _counts(load), seconds)
+    run(_wire, counts(sessions), rounds, counts(load), seconds)
 
 
-def _counts(text: str) -> list[int]:
+def counts(text: str) -> list[int]:
+    """Whole numbers with commas between them. Raises click.UsageError."""
     try:
         counts = [int(part) for part in text.split(",") if part.strip()]
     except ValueError:

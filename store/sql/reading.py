@@ -3,12 +3,16 @@ only."""
 
 from __future__ import annotations
 
-from sqlalchemy import Connection, bindparam, func, select, tuple_
+from collections.abc import Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Row, bindparam, func, select, tuple_
 
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch, StoreFailed
 from core.session.digest import body_digest
 from core.session.events import SCHEMA_VERSIONS, Record
-from store.codec import Row, decode_current, decode_row
+from store.codec import Row as EventRow
+from store.codec import decode_current, decode_row
 from store.planning import Head
 from store.sql.schema import RAW, bodies, events, sessions
 
@@ -33,6 +37,10 @@ _SESSIONS_AFTER = _SESSIONS.where(
 )
 
 
+EventRows = Sequence[Row[*tuple[Any, ...]]]
+"""Position, epoch, at_ns, type, version, body, batch_id, term, chain."""
+
+
 def read_head(connection: Connection, session: str) -> Head:
     """Raises SessionUnknown."""
     row = connection.execute(_HEAD, {"of_session": session}).first()
@@ -53,17 +61,27 @@ def read_batches(connection: Connection, session: str, after: int, limit: int) -
     return batches
 
 
+def read_rows(connection: Connection, session: str, after: int, limit: int) -> EventRows:
+    """The next ``limit`` events of a log as the table has them, but for their session. All at once: one by one they cost
+    half as much again."""
+    return connection.execute(_EVENTS_AFTER, {"of_session": session, "after": after, "up_to": limit}).all()
+
+
 def _whole_batches(connection: Connection, session: str, after: int, limit: int) -> list[StoredBatch]:
     """The batches that end within the next ``limit`` records. Raises StoreFailed when a record is missing."""
+    return batches_of(read_rows(connection, session, after, limit), session, after)
+
+
+def batches_of(rows: EventRows, session: str, after: int) -> list[StoredBatch]:
+    """The batches that end within ``rows``, which follow position ``after``. Raises StoreFailed when a record is missing."""
     batches: list[StoredBatch] = []
     records: list[Record] = []
     position, versions = after, SCHEMA_VERSIONS
-    rows = connection.execute(_EVENTS_AFTER, {"of_session": session, "after": after, "up_to": limit}).all()
     for place, epoch, at_ns, tag, version, body, batch_id, term, chain in rows:
         if version == versions.get(tag):
             record = decode_current(place, epoch, at_ns, tag, body)
         else:
-            record = decode_row(Row(place, epoch, at_ns, tag, version, body))
+            record = decode_row(EventRow(place, epoch, at_ns, tag, version, body))
         position += 1
         # Pair check of the writer's: what was written dense must be read dense, or a fold would be of another session.
         if place != position:
