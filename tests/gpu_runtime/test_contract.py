@@ -1,5 +1,5 @@
-"""What every host of a runtime promises, as stories that run over both: a step machine inline under a mock clock, and a
-worker process in real time."""
+"""What every host of a runtime promises, as stories that run over all: a step machine inline under a mock clock, a worker
+process in real time, and a Ray actor on another node of a cluster."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from typing import Any
 
+import attrs
 import pytest
 
 from core.ports.runtime import (
@@ -33,12 +34,12 @@ from core.ports.runtime import (
     TruncateLane,
 )
 from core.session.config import AudioFormat, TurnDetection
+from gpu_runtime.cluster.opening import ClusterOptions, open_cluster
 from gpu_runtime.host import InlineRuntime, WorkerOptions, WorkerRuntime, open_inline, open_worker
 from gpu_runtime.models.scripted import Identity, identify, machine
 from tests.gpu_runtime.stories import Caller, silence, tone, without_timings
 
 Host = InlineRuntime | WorkerRuntime
-Opener = Callable[..., AbstractAsyncContextManager[Host]]
 
 QUICK = {"unit_ms": 40, "rtf": 0.25, "first_audio_ms": 5, "answer_units": 6}
 STALL_TIMEOUT_S = 2.0
@@ -57,9 +58,35 @@ async def worker(**settings: Any) -> Any:
         yield runtime
 
 
-@pytest.fixture(params=["inline", pytest.param("worker", marks=pytest.mark.realtime)])
+@attrs.frozen
+class Opener:
+    """``killed``: how the host calls the death of a worker by SIGKILL."""
+
+    open: Callable[..., AbstractAsyncContextManager[Host]]
+    killed: str = "killed by SIGKILL"
+
+    def __call__(self, **settings: Any) -> AbstractAsyncContextManager[Host]:
+        return self.open(**settings)
+
+
+def actor_in(address: str) -> Opener:
+    @asynccontextmanager
+    async def actor(**settings: Any) -> Any:
+        options = WorkerOptions(ping_interval_s=0.2, stall_timeout_s=STALL_TIMEOUT_S)
+        async with open_cluster("scripted", ClusterOptions(address), QUICK | settings, options=options) as runtime:
+            yield runtime
+
+    return Opener(actor, "its process or its machine is gone")
+
+
+RAY = (pytest.mark.ray, pytest.mark.realtime)
+
+
+@pytest.fixture(params=["inline", pytest.param("worker", marks=pytest.mark.realtime), pytest.param("ray", marks=RAY)])
 def opener(request: pytest.FixtureRequest) -> Opener:
-    return {"inline": inline, "worker": worker}[request.param]
+    if request.param == "ray":
+        return actor_in(request.getfixturevalue("cluster").address)
+    return Opener({"inline": inline, "worker": worker}[request.param])
 
 
 async def test_an_answer_comes_in_units_that_add_up(opener: Opener) -> None:
@@ -353,7 +380,7 @@ async def test_a_death_is_told_to_all_and_the_next_worker_works(opener: Opener) 
         runtime.kill_worker()
         for caller in callers:
             lost = await caller.wait_for(RuntimeLost)
-            assert lost.reason == "killed by SIGKILL"
+            assert lost.reason == opener.killed
         assert runtime.capabilities is None
         assert not runtime.statistics().up
         callers[0].ask("is anyone there", response_id="lost")  # dropped, not queued for the next worker
@@ -375,14 +402,16 @@ async def test_a_death_is_told_to_all_and_the_next_worker_works(opener: Opener) 
 
 @pytest.mark.parametrize(
     ("fault", "reason"),
-    [("die_at_unit", "killed by SIGKILL"), ("stall_at_unit", f"stalled: no sign of life for {STALL_TIMEOUT_S:g} s")],
+    [("die_at_unit", None), ("stall_at_unit", f"stalled: no sign of life for {STALL_TIMEOUT_S:g} s")],
 )
-async def test_a_model_that_dies_or_hangs_at_a_unit_is_lost_there(opener: Opener, fault: str, reason: str) -> None:
+async def test_a_model_that_dies_or_hangs_at_a_unit_is_lost_there(
+    opener: Opener, fault: str, reason: str | None
+) -> None:
     async with opener(**{fault: 2, "fault_epoch": 1}) as runtime:
         caller = Caller(runtime)
         caller.open()
         caller.ask("hello")
-        assert (await caller.wait_for(RuntimeLost)).reason == reason
+        assert (await caller.wait_for(RuntimeLost)).reason == (reason or opener.killed)
         assert [unit.unit for unit in caller.units()] in ([0, 1], [0], [])  # a dying process may not get to write
         await caller.wait_for(RuntimeReady)
         caller.open(epoch=2)
