@@ -398,7 +398,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "window",
         "long_talk",
         "what is kept of dropped turns is told and not counted",
-        (Edit("core.session.window:lane_of", 'prefix += text_tokens(turn.text or "")', "pass"),),
+        (Edit("core.session.window:lane_of", 'prefix += text_tokens(told.turns[0].text or "")', "pass"),),
     ),
     # -- bounds, replay
     Mutant(
@@ -422,7 +422,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "core.session.decisions.input:append_audio",
-                "if too_big or len(side.pending) >= PENDING_CHUNKS_MAX:",
+                "if side.pending_bytes + size_bytes > state.config.max_pending_input_bytes:",
                 "if False:",
             ),
         ),
