@@ -173,6 +173,7 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
             for gather_ms in options.gather:
                 last = (count, gather_ms) == (options.sessions[-1], options.gather[-1])
                 await _lanes(options, report, requests, load, count, gather_ms, last)
+    report.add("end", "complete" if time.monotonic() < report.stop_s else "the loads were ended early (--stop-after)")
     await requests.shutdown()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from contextlib import aclosing
 
@@ -15,33 +16,34 @@ from gpu_runtime.engines.streamed import StreamedLanes
 
 COLD_ROUNDS = 5
 CUT_AFTER_TOKENS = 10
+LATER_S = 0.3
 
 
 @attrs.frozen
 class BargeIns:
     """Time to the first token, in ms. ``ordinary``: a unit of a lane that nothing happened to. ``after_cut``: from the
     call that cuts an answer in mid-decode, over truncating the lane, to the first token of the next unit, which is fed at
-    once. ``as_new_request``: the same where the truncated lane takes a new request, as vLLM by itself has it. ``warmed``: the
-    unit when it comes after the truncated lane was made warm, as in a conversation. ``cold``: a lane of the same length that
-    the engine has never seen."""
+    once. ``as_new_request``: the same where the truncated lane takes a new request, as vLLM by itself has it. ``later``: the
+    unit when it comes LATER_S after the cut, as in a conversation, where the next unit has its own time. ``cold``: a lane of
+    the same length that the engine has never seen."""
 
     history: int
     ordinary: list[float]
     after_cut: list[float]
     as_new_request: list[float]
-    warmed: list[float]
+    later: list[float]
     cold: list[float]
 
     def line(self) -> str:
         """One line of figures."""
         ordinary, *others = (
             percentile(values, 50)
-            for values in (self.ordinary, self.after_cut, self.as_new_request, self.warmed, self.cold)
+            for values in (self.ordinary, self.after_cut, self.as_new_request, self.later, self.cold)
         )
-        cut, new, warmed, cold = (f"{other:.1f} ms ({other / ordinary:.2f} times)" for other in others)
+        cut, new, later, cold = (f"{other:.1f} ms ({other / ordinary:.2f} times)" for other in others)
         return (
             f"{self.history} tokens, first token p50: ordinary unit {ordinary:.1f} ms; cut, truncated and fed at once "
-            f"{cut}; the same by a new request {new}; fed once the lane is warm {warmed}; never seen {cold}"
+            f"{cut}; the same by a new request {new}; fed {LATER_S:g} s later {later}; never seen {cold}"
         )
 
 
@@ -78,7 +80,8 @@ async def barge_in(engine: RequestEngine, load: Load, history: int, rounds: int)
             began_s = await _cut(one, speaker, warm=False)
             measured.append(((await _first(one, "barge-in", speaker.unit()))[1] - began_s) * 1e3)
         await _cut(lanes, speaker, warm=True)
-        found.warmed.append((await _first(lanes, "barge-in", speaker.unit()))[0])
+        await asyncio.sleep(LATER_S)
+        found.later.append((await _first(lanes, "barge-in", speaker.unit()))[0])
         if number < COLD_ROUNDS:
             other = Speaker(load, 88_888 + number)
             await lanes.open("cold", [other.ids(PROMPT_TOKENS)], other.heard(history - PROMPT_TOKENS), warm=False)
