@@ -54,14 +54,38 @@ class RayNodes:
     def node_of(self, pid: int) -> Any:
         """The node whose raylet started the process."""
         parent = int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[1])
+        return next(node for node in self._cluster.worker_nodes if raylet(node) == parent)
+
+    def any_node(self) -> Any:
+        """One that workers may be on."""
+        return next(iter(self._cluster.worker_nodes))
+
+    def workers(self) -> list[int]:
+        """Processes in which an actor of ours lives; Ray names them after their class."""
+        found = []
         for node in self._cluster.worker_nodes:
-            if node.all_processes["raylet"][0].process.pid == parent:
-                return node
-        raise AssertionError(f"no node of this cluster started {pid}")
+            pid = raylet(node)
+            children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            found.extend(int(child) for child in children if "WorkerActor" in command_of(child))
+        return found
 
     def kill(self, node: Any) -> None:
         """SIGKILL for all of its processes, as if the machine were gone."""
         self._cluster.remove_node(node, allow_graceful=False)
+
+
+def raylet(node: Any) -> int:
+    """The process id of the one that starts a node's workers."""
+    pid: int = node.all_processes["raylet"][0].process.pid
+    return pid
+
+
+def command_of(pid: str) -> str:
+    """ "" when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace")
+    except OSError:
+        return ""
 
 
 @contextmanager
