@@ -38,6 +38,7 @@ from core.session.ledger import heard_chars
 from core.session.legality import LEGAL, PHASE_CODES
 from core.session.react import effects_of
 from core.session.refusals import Refusal, refuse
+from core.session.sanity import absurd, echoed_id
 from core.session.state import Phase, SessionState
 from core.session.window import does_not_fit, lane_of, slide
 
@@ -94,14 +95,28 @@ def step(
 def decide(state: SessionState, command: c.Command, now_ns: int, cursor: c.Cursor) -> Decision:
     """What ``command`` becomes in ``state``: events, none, or a refusal. Changes nothing."""
     kind = type(command)
-    event_id = getattr(command, "event_id", None)
+    event_id = echoed_id(command)
     if event_id is not None and event_id in state.event_ids:
         return ()  # sent again after a resume: its consequence is in the log already
     if state.phase not in LEGAL[kind]:
         return refuse(PHASE_CODES[state.phase], event_id) if kind in c.CLIENT_COMMANDS else ()
     if kind in _OF_THE_LANE and not state.runtime_up:
         return ()  # a worker that this owner has not greeted yet still talks of what it was told before
+    bad = absurd(state, command)
+    if bad is not None:
+        return _without_sense(Context(state, now_ns, cursor), command, bad)
     return _DECIDE[kind](Context(state, now_ns, cursor), command)
+
+
+def _without_sense(ctx: Context, command: c.Command, field: str) -> Decision:
+    """A client is told; an answer that the model spoils so fails; anything else was not said."""
+    if type(command) in c.CLIENT_COMMANDS:
+        return refuse("invalid_value", echoed_id(command), field)
+    active = ctx.state.active
+    if not isinstance(command, c.ModelOutput | c.ModelCall | c.ModelDone) or active is None:
+        return ()
+    spoilt = command.epoch == ctx.state.epoch and command.response_id == active.response_id
+    return output.fail_output(ctx, c.FailOutput("model_error")) if spoilt else ()
 
 
 def settle(ctx: Context) -> tuple[e.Event, ...]:

@@ -11,6 +11,7 @@ import attrs
 CODES: dict[str, str] = {
     "session_not_open": "The session is closing or closed.",
     "session_paused": "The session is paused; unpause it first.",
+    "invalid_value": "A field has a value that cannot be.",
     "input_empty": "There is no input to commit.",
     "input_unsupported": "This session's model does not take input of that kind.",
     "input_too_large": "More uncommitted input than the session may hold; commit or clear it.",
