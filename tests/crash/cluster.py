@@ -166,6 +166,9 @@ class Talker:
     client: DuplexClient | None = None
     server: ServerProcess | None = None
     """Where it connected last."""
+    spoke: list[str] = attrs.field(factory=list)
+    """Event ids of its commits, each after one QUESTION."""
+    typed: list[str] = attrs.field(factory=list)
     completed: int = 0
     idle_turns: int = 0
     """Turns that nobody answered: the server died over them, or another answer was still on."""
@@ -209,9 +212,9 @@ class Talker:
         """Ask by voice or in writing, and listen to the answer."""
         if self.chance.random() < 0.5:
             await client.stream_pcm(QUESTION, chunk_ms=50, realtime=False)
-            await client.commit(create_response=True)
+            self.spoke.append(await client.commit(create_response=True))
         else:
-            await client.send_text("a long answer please")
+            self.typed.append(await client.send_text("a long answer please"))
         with trio.move_on_after(ANSWER_TIMEOUT_S) as scope:
             try:
                 async for response in client.responses():
@@ -235,7 +238,7 @@ class Talker:
 
 async def judge(url: str, talkers: list[Talker]) -> list[Replay]:
     """Everything that a client was told is in its log, once, at its number; logs fold and replay exactly; terms only
-    grow; no sound is stale, doubled or missing. The sessions, replayed."""
+    grow; no sound is stale, doubled or missing; and so is nothing that the client said. The sessions, replayed."""
     replays = []
     async with open_store(url) as store:
         for talker in talkers:
@@ -247,6 +250,7 @@ async def judge(url: str, talkers: list[Talker]) -> list[Replay]:
             terms = [batch.term for batch in batches]
             assert terms == sorted(terms), "a lower term wrote after a higher one"
             judge_stream(talker, replay)
+            judge_input(talker, replay)
             replays.append(replay)
     return replays
 
@@ -275,6 +279,16 @@ def judge_stream(talker: Talker, replay: Replay) -> None:
         units = [(identity.epoch, identity.response, identity.unit) for identity in identify_all(b"".join(chunks))]
         assert len({unit[:2] for unit in units}) == 1, f"{response} has sound of several answers: {units}"
         assert [unit[2] for unit in units] == list(range(units[0][2], units[0][2] + len(units))), f"{response}: {units}"
+
+
+def judge_input(talker: Talker, replay: Replay) -> None:
+    """What the client said is in the log once and in its order, whatever was sent again."""
+    events = [record.event for record in replay.records]
+    assert [event.event_id for event in events if isinstance(event, e.Commit)] == talker.spoke
+    assert [event.event_id for event in events if isinstance(event, e.ItemCreated)] == talker.typed
+    chunks = [event for event in events if isinstance(event, e.Append)]
+    assert len({chunk.event_id for chunk in chunks}) == len(chunks)
+    assert sum(chunk.size_bytes for chunk in chunks) == len(QUESTION) * len(talker.spoke)
 
 
 def facts(talker: Talker) -> dict[str, Any]:

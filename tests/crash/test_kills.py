@@ -19,7 +19,7 @@ from tests.store.backends import empty_database, in_real_time_for, names
 pytestmark = pytest.mark.crash
 
 FULL = os.environ.get("HYPOTHESIS_PROFILE") == "soak"
-KILLS = 200 if FULL else 50
+KILLS = 150 if FULL else 50
 TALKERS = 4
 SEED = 4_711
 PAUSE_S = 0.6

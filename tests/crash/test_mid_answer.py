@@ -32,14 +32,14 @@ async def test_the_answer_ends_where_it_was_durable_and_the_next_one_knows_what_
         with trio.fail_after(150):
             async with talker.connected() as client:
                 responses = client.responses()
-                await client.send_text(LONG)
+                talker.typed.append(await client.send_text(LONG))
                 first = await anext(responses)
                 for _ in range(CHUNKS_BEFORE):
                     await anext(first.audio())
                 await cluster.kill_and_restart()
                 await first.wait_done()
                 await client.ack_playback(HEARD_MS, response_id=first.response_id, at_once=True)
-                await client.send_text("what did you say?")
+                talker.typed.append(await client.send_text("what did you say?"))
                 second = await (await anext(responses)).wait_done()
         (replay,) = await judge(cluster.url, [talker])
     assert (first.status, first.reason) == (INCOMPLETE, "runtime_lost")

@@ -78,6 +78,7 @@ async def _the_old_owner_is_away(
                 stream = new.events()
                 await new.send_text("are you there?")
                 await _completed(stream)
+                assert not await trio.to_thread.run_sync(first.is_ready), "it sends new clients elsewhere"
                 wake()
                 await trio.sleep(QUIET_S)
                 assert old.statistics().received_events <= had + 1, "it wrote to its socket without the term"
@@ -85,6 +86,7 @@ async def _the_old_owner_is_away(
                 await _completed(stream)
                 assert new.statistics().lost_events == 0
                 replay = await _one_writer(cluster.url, new.session_id or "")
+                await first.ready()
     ended = [record.event.status for record in replay.records if isinstance(record.event, e.ResponseEnded)]
     assert ended == [INCOMPLETE, names.STATUS_COMPLETED, names.STATUS_COMPLETED]
     owners = [record.event for record in replay.records if isinstance(record.event, e.OwnerChanged)]

