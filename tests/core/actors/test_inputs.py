@@ -1,0 +1,84 @@
+"""What was shown, typed and called lives through the deaths of workers and servers."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from core.ports.store import Body
+from core.session import commands as c
+from core.session import events as e
+from core.session.config import Tool
+from core.session.digest import body_digest
+from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
+
+TOOLS = attrs.evolve(PUSH_TO_TALK, tools=(Tool("look_up"),))
+
+
+def show_item(story: Story, data: bytes) -> None:
+    """A typed message with a picture."""
+    body = Body(body_digest(data), data)
+    image = c.ImageBody(body.digest, len(data), "image/png")
+    story.client.post(c.CreateItem("user", "look", "{}", images=(image,)), (body,))
+
+
+def said(story: Story) -> str:
+    """All words of the newest answer."""
+    outputs = story.events(e.Output)
+    return "".join(output.text for output in outputs if output.response_id == outputs[-1].response_id)
+
+
+async def ended(story: Story, count: int) -> None:
+    await story.until(lambda: len(story.events(e.ResponseEnded)) >= count)
+
+
+@pytest.mark.parametrize("death", ["none", "runtime", "server"])
+async def test_a_new_worker_is_shown_the_conversations_pictures(death: str) -> None:
+    async with open_story(answer_units=3, rtf=0.01) as story:
+        show_item(story, b"one")
+        story.show()
+        await story.wait(50)
+        if death == "runtime":
+            story.kill_runtime()
+            await story.wait(500)
+        elif death == "server":
+            story.kill_server()
+            await story.start_server()
+            await story.resume()
+            await story.wait(500)
+        story.ask()
+        await ended(story, 1)
+        words = said(story)
+    assert "saw=2" in words
+    assert "missing" not in words
+
+
+async def test_a_call_that_a_dying_server_had_made_durable_is_delivered_and_told() -> None:
+    async with open_story(TOOLS, answer_units=6, rtf=0.5, call_at_unit=1, transcript="call=look_up") as story:
+        story.ask()
+        await story.until(lambda: story.events(e.ToolCalled))
+        story.kill_server()
+        await story.start_server()
+        await story.resume()
+        await story.wait(500)
+        (called,) = story.events(e.ToolCalled)
+        story.client.post(c.CreateItem("function_call_output", "it is 42", "{}", call_id=called.call_id))
+        story.create()
+        await ended(story, 2)
+        words = said(story)
+    assert "got it is 42" in words
+    assert [frame.payload["call_id"] for frame in story.client.got.values() if frame.payload["type"] == "call"] == [
+        called.call_id
+    ]
+
+
+async def test_a_picture_is_paid_for_once_however_often_it_is_sent_again() -> None:
+    async with open_story(latency_s=0.05) as story:
+        story.show()
+        await story.wait(20)
+        story.drop_link()
+        story.client.unconfirmed = list(story.client.sent)
+        await story.wait(20)
+        await story.resume()
+        await story.wait(200)
+    assert len([event for event in story.events(e.Append) if event.kind == "image"]) == 1
