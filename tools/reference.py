@@ -17,6 +17,7 @@ import click
 
 from adapters.command_line.main import main as duologue
 from adapters.wire.dialects import DUPLEX, OPENAI
+from adapters.wire.openai import errors as openai_errors
 from adapters.wire.schema import errors
 from core.session import apply, commands, config, events, legality, refusals, sides, state
 from gpu_runtime.models.cascade.settings import Settings as CascadeSettings
@@ -144,8 +145,8 @@ def commands_page() -> Iterator[str]:
     yield "| code | in OpenAI's dialect | in the duplex dialect | |"
     yield "|---|---|---|---|"
     for code, sentence in refusals.CODES.items():
-        renamed = (dialect.rename(code) for dialect in (OPENAI, DUPLEX))
-        shown = " | ".join("" if name == code else f"`{name}`" for name in renamed)
+        renamed = (openai_errors.names_of(code), (DUPLEX.rename(code),))
+        shown = " | ".join(", ".join(f"`{name}`" for name in names if name != code) for names in renamed)
         yield f"| `{code}` | {shown} | {sentence} |"
     yield ""
     yield f"`{commands.__name__}` holds the commands, `{legality.__name__}` and `{refusals.__name__}` the tables."

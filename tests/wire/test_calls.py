@@ -85,3 +85,16 @@ def test_a_call_is_retrieved_as_it_was_made(projection: type[OpenAIProjection]) 
         "call-1",
         '{"a":1}',
     )
+
+
+def test_a_refusal_that_only_the_machine_could_make_has_the_dialects_name() -> None:
+    """The wire looks first; a model that changed meanwhile is noticed by the machine."""
+    for projection, names in ((OpenAIProjection, ["unsupported"] * 2), (DuplexProjection, MODALITY)):
+        story = Story(projection())
+        image = c.ImageBody("pic", 10, "image/png")
+        story.do(c.AppendAudio("", 0, 0, images=(image,)))
+        story.do(c.CreateItem("user", "look", "{}", images=(image,)))
+        assert [event["error"]["code"] for event in story.deliver() if event["type"] == "error"] == names
+
+
+MODALITY = ["invalid_input_modality", "unsupported"]

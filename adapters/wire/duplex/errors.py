@@ -30,5 +30,6 @@ def rename(code: str) -> str:
 
 
 def refusal_body(event: Refused) -> dict[str, Any]:
-    """A refusal of the machine as an ``error`` object."""
-    return error_body(rename(event.code), event.message, event.param, event.event_id)
+    """A refusal of the machine as an ``error`` object. What the model does not take has another name in an item."""
+    in_item = event.code == "input_unsupported" and event.command == "create_item"
+    return error_body("unsupported" if in_item else rename(event.code), event.message, event.param, event.event_id)

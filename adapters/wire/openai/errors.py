@@ -42,6 +42,11 @@ ITEM_UNKNOWN = {
 """An item that is not there has a code for each command that names one."""
 
 
+def names_of(code: str) -> tuple[str, ...]:
+    """All names that a code of the machine has in this dialect."""
+    return tuple(ITEM_UNKNOWN.values()) if code == "item_unknown" else (rename(code),)
+
+
 def refusal_body(event: Refused) -> dict[str, Any]:
     """A refusal of the machine as an ``error`` object."""
     code = ITEM_UNKNOWN.get(event.command) if event.code == "item_unknown" else None
