@@ -104,6 +104,7 @@ class Supervisor:
         self._closing = 0
         """Sessions that are over, and of which the runtime still has an ear."""
         self._resuming: dict[str, trio.Lock] = {}
+        """Invariant: of sessions that a connection asks for at this moment."""
         self._opened = self._resumed = self._failed = 0
         self._moved = trio.Event()
         self._housekeeper = Housekeeper(ports.store, server_id, self._sessions, self._read_state, self._bury)

@@ -11,7 +11,7 @@ from typing import Any
 
 from core.session import events as e
 from core.session.config import AUDIO
-from core.session.conversation import add_item, drop_item
+from core.session.conversation import add_item, drop_item, item_changed
 from core.session.ledger import heard_chars, heard_text
 from core.session.parts import forget_shown_before, hide, show, take_in, take_pending
 from core.session.state import (
@@ -152,7 +152,7 @@ def _erased(state: SessionState, event: e.Erased, at_ns: int) -> None:
         item = state.items.get(item_id)
         if item is not None:
             item.text, item.source = "", None
-            tell_anew(state, item)
+            item_changed(state, item)
 
 
 # -- input --------------------------------------------------------------------------------------------------------
@@ -232,7 +232,7 @@ def _input_transcript(state: SessionState, event: e.InputTranscript, at_ns: int)
     if item is not None:
         item.text = event.text
         item.transcribed = True
-        tell_anew(state, item)
+        item_changed(state, item)
 
 
 def _take_input(state: SessionState, upto_ms: int) -> None:
@@ -316,7 +316,7 @@ def _forget_old_responses(state: SessionState) -> None:
         item = state.items.get(oldest.item_id)
         if item is not None:
             item.text, item.response_id = heard_text(oldest), None
-            tell_anew(state, item)
+            item_changed(state, item)
 
 
 def _output(state: SessionState, event: e.Output, at_ns: int) -> None:

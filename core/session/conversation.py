@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TypeVar
 
 from core.session.parts import hide
-from core.session.state import ITEMS_MAX, Item, SessionState
-from core.session.telling import tell_all_anew
+from core.session.state import ITEMS_BYTES_MAX, ITEMS_MAX, Item, SessionState
+from core.session.telling import tell_all_anew, tell_anew
+
+WIDE_CHAR_BYTES = 4
 
 V = TypeVar("V")
 
@@ -22,13 +24,27 @@ def add_item(state: SessionState, item: Item, after: str | None = None) -> None:
     else:
         state.items[item.item_id] = item
         window.items[item.item_id] = None
-    while len(state.items) > ITEMS_MAX:
+    _weigh(state, item)
+    while len(state.items) > ITEMS_MAX or (state.items_bytes > ITEMS_BYTES_MAX and len(state.items) > 1):
         oldest = next(iter(state.items))
         hide(state, oldest)
-        del state.items[oldest]
+        state.items_bytes -= state.items.pop(oldest).size_bytes
         if oldest in window.items:
             del window.items[oldest]
             tell_all_anew(state)
+
+
+def item_changed(state: SessionState, item: Item) -> None:
+    """Its text is another."""
+    _weigh(state, item)
+    tell_anew(state, item)
+
+
+def _weigh(state: SessionState, item: Item) -> None:
+    texts = (item.text, item.source, item.typed, item.name)
+    size_bytes = sum([len(text) * (1 if text.isascii() else WIDE_CHAR_BYTES) for text in texts if text])
+    state.items_bytes += size_bytes - item.size_bytes
+    item.size_bytes = size_bytes
 
 
 def _put_after(there: dict[str, V], after: str | None, key: str, value: V) -> dict[str, V]:
@@ -45,7 +61,8 @@ def _put_after(there: dict[str, V], after: str | None, key: str, value: V) -> di
 def drop_item(state: SessionState, item_id: str) -> None:
     """The item leaves the conversation, and whatever waits for it."""
     hide(state, item_id)
-    state.items.pop(item_id, None)
+    item = state.items.pop(item_id, None)
+    state.items_bytes -= item.size_bytes if item is not None else 0
     if item_id in state.window.items:
         del state.window.items[item_id]
         tell_all_anew(state)

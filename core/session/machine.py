@@ -110,6 +110,8 @@ def decide(state: SessionState, command: c.Command, now_ns: int, cursor: c.Curso
 
 def _without_sense(ctx: Context, command: c.Command, field: str) -> Decision:
     """A client is told; an answer that the model spoils so fails; anything else was not said."""
+    if isinstance(command, c.UpdateConfig) and field == "config":
+        return refuse("invalid_config", echoed_id(command), items.invalid_param(command.config) or "session")
     if type(command) in c.CLIENT_COMMANDS:
         return refuse("invalid_value", echoed_id(command), field)
     active = ctx.state.active

@@ -23,6 +23,7 @@ TEXT_CHARS_MAX = 16 * 1024 * 1024
 """More than a frame of any dialect."""
 
 BODY_BYTES_MAX = 1 << 30
+METADATA_CHARS_MAX = 64 * 1024
 RATE_MAX = 1_000_000
 
 AHEAD_MS_MAX = 3_600_000
@@ -97,6 +98,8 @@ def _append_part(state: SessionState, command: c.AppendPart) -> str | None:
 
 
 def _create_response(state: SessionState, command: c.CreateResponse) -> str | None:
+    if len(command.metadata) > METADATA_CHARS_MAX:
+        return "metadata"
     if command.modalities is not None and command.modalities not in MODALITIES:
         return "modalities"
     tokens = command.max_output_tokens

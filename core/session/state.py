@@ -31,7 +31,12 @@ PREVIOUS_ITEMS_MAX = 256
 """Items that have left the window and of which some text may still be told."""
 
 ITEMS_MAX = 4_096
-"""Conversation items kept; the oldest leave first."""
+ITEMS_BYTES_MAX = 32 * 1024 * 1024
+"""Conversation items kept, and their texts; the oldest leave first, the newest stays however long it is."""
+
+ANSWER_CHARS_MAX = 1024 * 1024
+ANSWER_MARKS_MAX = 65_536
+"""Text and text marks of one answer, of many hours; one that is longer fails."""
 
 IMAGES_PENDING_MAX = 256
 """Images that may lie uncommitted, however small they are."""
@@ -149,6 +154,8 @@ class Item:
     typed: str = ""
     """What came as text while the turn was said; told before what was spoken."""
     images: tuple[Image, ...] = ()
+    size_bytes: int = 0
+    """What its texts cost in memory, about."""
     told: Told | None = attrs.field(default=None, eq=False, repr=False)
     """See telling.py. None: not worked out since something of the item changed."""
 
@@ -263,6 +270,8 @@ class SessionState:
     """The last responses by id, oldest first; the active one among them."""
     items: dict[str, Item] = attrs.field(factory=dict)
     """The conversation, in order."""
+    items_bytes: int = 0
+    """Invariant: the sum of the items' ``size_bytes``."""
     window: Window = attrs.field(factory=Window)
     shown: dict[str, None] = attrs.field(factory=dict)
     """Items with images that the model is still shown, oldest first."""

@@ -11,6 +11,8 @@ from core.session.decisions.cut import LANE_FULL, closing, cut, settle_heard
 from core.session.ledger import sent_ms, speaking
 from core.session.refusals import refuse
 from core.session.state import (
+    ANSWER_CHARS_MAX,
+    ANSWER_MARKS_MAX,
     CALL_BYTES_MAX,
     CALLS_MAX,
     Response,
@@ -150,10 +152,12 @@ def model_output(ctx: Context, command: c.ModelOutput) -> Decision:
     state, active = ctx.state, ctx.state.active
     if active is None or command.epoch != state.epoch or command.response_id != active.response_id:
         return ()
+    chars, marks = len(active.text) + len(command.text), len(active.marks) + len(command.marks)
+    if chars > ANSWER_CHARS_MAX or marks > ANSWER_MARKS_MAX:
+        return fail_output(ctx, c.FailOutput("answer_too_long"))
     end_ms = active.produced_ms
     if command.samples > 0 and command.rate > 0:  # a rate that changes in mid-answer must not turn time back
         end_ms = max(end_ms, (active.produced_samples + command.samples) * 1000 // command.rate)
-    marks = tuple(_ordered(active, command.marks, end_ms))
     return (
         e.Output(
             command.response_id,
@@ -166,7 +170,7 @@ def model_output(ctx: Context, command: c.ModelOutput) -> Decision:
             command.samples,
             active.produced_ms,
             end_ms - active.produced_ms,
-            marks,
+            tuple(_ordered(active, command.marks, end_ms)),
             command.timings,
         ),
     )

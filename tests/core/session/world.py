@@ -464,6 +464,7 @@ def check_bounded(world: World) -> None:
     assert len(state.event_ids) <= EVENT_IDS_MAX, "bounded: event ids"
     assert len(state.responses) <= RESPONSES_MAX, "bounded: responses"
     assert len(state.items) <= ITEMS_MAX, "bounded: items"
+    assert state.items_bytes == sum(item.size_bytes for item in state.items.values()), "bounded: texts are miscounted"
 
 
 def check_fences_grow(before: tuple[int, ...], state: SessionState) -> None:
