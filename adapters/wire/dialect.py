@@ -1,7 +1,8 @@
 """What a server must know of a dialect: how its frames become commands, how its log becomes frames, what it says apart.
 
-Translation is pure: (text, state) -> steps. A step is a command for the session or an answer of the transport (unnumbered,
-not in the log). A frame without steps was understood and changes nothing.
+Translation is pure: (text, state) -> steps. It reads the state in passing and never walks through it, since a big frame is
+translated in a thread while the session goes on. A step is a command for the session or an answer of the transport
+(unnumbered, not in the log). A frame without steps was understood and changes nothing.
 """
 
 from __future__ import annotations

@@ -6,13 +6,18 @@ from __future__ import annotations
 import json
 import math
 import struct
+import threading
 from base64 import b64encode
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from adapters.server.application import MESSAGE_BYTES_MAX
+from adapters.server.conversation import BIG_CHARS
+from adapters.wire import fields
 from adapters.wire.fields import FRAME_BYTES_MAX
+from adapters.wire.openai import translation
 from tests.server.servers import Client, open_test_server
 
 GA = "/v1/realtime?model=gpt-realtime"
@@ -42,7 +47,6 @@ BAD: list[tuple[str, str | bytes, str, str | None]] = [
     ("half a sample", event(APPEND, audio="AAAA"), "bad_audio", "audio"),
     ("audio that is no text", event(APPEND, audio=[1]), "invalid_value", "audio"),
     ("no audio", event(APPEND), "missing_required_parameter", "audio"),
-    ("15 MiB and a byte", '"' + "x" * FRAME_BYTES_MAX, "event_too_large", None),
     (
         "a rate of nobody's",
         event("session.update", session={"audio": {"input": {"format": {"type": "audio/pcm", "rate": 1}}}}),
@@ -109,6 +113,18 @@ async def test_samples_that_are_not_numbers(path: str, value: float) -> None:
         assert session.state.input.samples == 4
 
 
+@pytest.mark.realtime
+@pytest.mark.parametrize("path", [GA, DUPLEX], ids=["openai", "duplex"])
+async def test_more_than_15_mib_are_refused(path: str) -> None:
+    async with open_test_server() as server, server.connect(path) as client:
+        await client.until("session.created")
+        await client.socket.send_message('"' + "x" * FRAME_BYTES_MAX)
+        error = (await client.until("error"))["error"]
+        assert (error["code"], error["param"]) == ("event_too_large", None)
+        await lives(client)
+
+
+@pytest.mark.realtime
 async def test_a_chunk_of_nearly_15_mib_is_heard() -> None:
     async with open_test_server() as server, server.connect(GA) as client:
         await client.until("session.created")
@@ -116,6 +132,32 @@ async def test_a_chunk_of_nearly_15_mib_is_heard() -> None:
         await lives(client)
         (session,) = server.supervisor.sessions.values()
         assert session.state.input.samples == 11 * 1024 * 512
+
+
+@pytest.mark.realtime
+async def test_a_big_message_is_worked_on_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reading, checking and naming what is in it: nobody else waits for that."""
+    threads: dict[bool, set[int]] = {False: set(), True: set()}
+
+    def noting(function: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(what: str | bytes) -> Any:
+            threads[len(what) >= BIG_CHARS].add(threading.get_ident())
+            return function(what)
+
+        return noted
+
+    monkeypatch.setattr(fields, "parse_event", noting(fields.parse_event))
+    monkeypatch.setattr(translation, "body_digest", noting(translation.body_digest))
+    async with open_test_server() as server, server.connect(GA) as client:
+        await client.until("session.created")
+        for size in (BIG_CHARS // 2, BIG_CHARS):
+            await client.send(APPEND, audio=b64encode(bytes(size)).decode())
+        await lives(client)
+        (session,) = server.supervisor.sessions.values()
+        assert session.state.input.samples == BIG_CHARS * 3 // 4
+    assert threads[False] == {threading.get_ident()}
+    assert threads[True]
+    assert threads[True].isdisjoint(threads[False])
 
 
 async def test_more_than_a_message_may_have_ends_its_connection() -> None:
