@@ -77,7 +77,7 @@ def told_of(state: SessionState, item: Item) -> Told:
 def tell(state: SessionState, item: Item, heard_ms: int | None = None) -> Told:
     """Work it out. ``heard_ms``: so much of the answer counts as heard, instead of what is recorded."""
     turns = []
-    if item.typed:
+    if item.typed and item.text is None:  # what was said with it, the model transcribes itself
         turns.append(HistoryTurn(item.role, item.typed, item.item_id))
     turn = _turn(state, item, heard_ms)
     if turn is not None:
@@ -90,10 +90,12 @@ def _turn(state: SessionState, item: Item, heard_ms: int | None) -> HistoryTurn 
     """What was said in it, as far as it was heard."""
     response = state.responses.get(item.response_id) if item.response_id is not None else None
     if response is None:
-        silent = not item.text and not item.images and not item.name
-        if silent and (item.role == "assistant" or (item.role == "user" and item.text is not None)):
-            return None
         role, text = item.role, item.text
+        if item.typed and text is not None:
+            text = f"{item.typed} {text}".strip()
+        silent = not text and not item.images and not item.name
+        if silent and (role == "assistant" or (role == "user" and text is not None)):
+            return None
     else:
         role, text = "assistant", heard_text(response, heard_ms)
         if not text or response.out_of_band:

@@ -1,28 +1,75 @@
-"""``python -m tests.specs.record_golden``: record golden logs of the current version into specs/golden."""
+"""``python -m tests.specs.record_golden [NAME ...]``: record golden logs of the current version into specs/golden.
+
+Those named, or else those that are not there yet.
+"""
 
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import trio
+import trio.testing
+
 from adapters.archive.writing import lines_of
+from core.ports.store import StoredBatch
 from tests.archive.recordings import record
+from tests.server.servers import PNG, open_test_server
 from tests.specs.test_golden import GOLDEN, facts_of, replay
 
-NAME = "v1_duplex"
+TOOL = {"type": "function", "name": "look_up", "description": "Looks things up.", "parameters": {"type": "object"}}
 
 
-def main() -> None:
-    """Write the log and its facts."""
-    batches, _ = record()
-    content = b"".join(line for batch in batches for line in lines_of(batch))
+async def _parts() -> Sequence[StoredBatch]:
+    """Pictures of a camera and of an item, typed words, tools, a call with its result, a call that is cut off."""
+    async with (
+        open_test_server(answer_units=6, rtf=0.5, call_at_unit=3) as server,
+        server.connect("/v1/realtime?duplex=1&model=m", 16_000) as client,
+    ):
+        await client.send("session.update", session={"tools": [TOOL], "max_client_lead_ms": 400})
+        await client.send("input_audio_buffer.append", audio="", video_frames=[PNG])
+        await client.send("input.text.append", text="call=look_up")
+        await client.send("input.commit")
+        call = next(
+            item for item in (await client.until("response.done"))["response"]["output"] if item["type"] != "message"
+        )
+        output = {"type": "function_call_output", "call_id": call["call_id"], "output": "it is 42"}
+        await client.send("conversation.item.create", item=output)
+        image = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}"}
+        asked = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "and this"}, image]}
+        await client.send("conversation.item.create", item=asked)
+        await client.send("response.create", response={"tools": [TOOL], "tool_choice": "required"})
+        await client.until("response.output_audio.delta")
+        await client.send("barge_in")
+        await client.until("response.done")
+        await client.send("session.close")
+        await client.closed()
+        (session,) = [event["session"]["id"] for event in client.seen if event["type"] == "session.created"]
+        await trio.sleep(1)
+        return await server.store.read(session, limit=10**6)
+
+
+def parts() -> Sequence[StoredBatch]:
+    """See ``_parts``."""
+    return trio.run(_parts, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+LOGS: dict[str, Callable[[], Sequence[StoredBatch]]] = {"v1_duplex": lambda: record()[0], "v1_parts": parts}
+
+
+def main(names: Sequence[str]) -> None:
+    """Write logs and their facts."""
     GOLDEN.mkdir(parents=True, exist_ok=True)
-    (GOLDEN / f"{NAME}.jsonl").write_bytes(content)
     path: Path = GOLDEN / "facts.json"
     facts = json.loads(path.read_text()) if path.exists() else {}
-    facts[NAME] = facts_of(replay(content))
+    for name in names or [name for name in LOGS if name not in facts]:
+        content = b"".join(line for batch in LOGS[name]() for line in lines_of(batch))
+        (GOLDEN / f"{name}.jsonl").write_bytes(content)
+        facts[name] = facts_of(replay(content))
     path.write_text(json.dumps(facts, indent=1) + "\n")
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -47,8 +47,9 @@ def test_what_is_shown_and_typed_goes_with_the_turn_that_is_being_said() -> None
     world.show("text", text="here")
     world.do(c.CommitInput(True))
     assert world.state.input.pending_bytes == 0
+    assert shown(world) == [("user", "look here", 0), ("user", None, 1)]
     world.do(c.TurnHeard(next(iter(world.state.items)), "what is that"))
-    assert shown(world) == [("user", "look here", 0), ("user", "what is that", 1)]
+    assert shown(world) == [("user", "look here what is that", 1)]
 
 
 @pytest.mark.parametrize(("kind", "answered"), [("image", True), ("text", True)])
