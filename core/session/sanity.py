@@ -133,7 +133,7 @@ def _model_output(state: SessionState, command: c.ModelOutput) -> str | None:
         return "size_bytes"
     if not 0 <= command.samples <= BODY_BYTES_MAX:
         return "samples"
-    return None if 0 <= command.rate <= RATE_MAX else "rate"
+    return None if command.rate <= RATE_MAX else "rate"  # one of 0 or less makes no time pass
 
 
 def _model_done(state: SessionState, command: c.ModelDone) -> str | None:
