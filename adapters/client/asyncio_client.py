@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from contextlib import suppress
+from typing import Any, TypeVar
 
 from adapters.client.shell import DuplexClientBase
 from adapters.client.streams import Flag
-from adapters.client.transport import MESSAGE_BYTES_MAX, ConnectFn, Transport, TransportClosed, TransportRefused
+from adapters.client.transport import MESSAGE_BYTES_MAX, ConnectFn, Stop, Transport, TransportClosed, TransportRefused
 
 T = TypeVar("T")
 
@@ -36,6 +36,23 @@ class AsyncioLoop:
         """Run ``work``, at most so long. Raises TimeoutError."""
         async with asyncio.timeout(seconds):
             return await work()
+
+    async def in_haste(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Run ``work``, at most so long."""
+        with suppress(TimeoutError):
+            await self.within(seconds, work)
+
+    async def start(self, work: Callable[[], Awaitable[None]]) -> Stop:
+        """In a task of its own."""
+        task = asyncio.ensure_future(work())
+
+        async def stop() -> None:
+            task.cancel()
+            await asyncio.wait([task])
+            if not task.cancelled():
+                task.result()
+
+        return stop
 
     async def race(self, *works: Callable[[], Awaitable[None]]) -> None:
         """Run all until the first returns or raises, then cancel the others."""
@@ -89,35 +106,6 @@ class DuplexClient(DuplexClientBase):
 
     def __init__(self, url: str, *, connect: ConnectFn | None = None, **options: Any) -> None:
         super().__init__(url, loop=AsyncioLoop(), connect=connect or websockets_connect(), **options)
-        self._task: asyncio.Task[None] | None = None
-
-    async def __aenter__(self) -> Self:
-        """Connect, open or resume the session. Raises HandshakeRefused, ConnectionLost, ResyncRequired."""
-        self._task = asyncio.create_task(self._supervise(), name="duplex client")
-        try:
-            await self._started()
-        except BaseException:
-            await self._stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the session, in haste when the block failed, and stop."""
-        try:
-            await self.close(timeout_s=20.0 if error is None else CLOSE_WAIT_S)
-        finally:
-            await self._stop()
-
-    async def _stop(self) -> None:
-        task, self._task = self._task, None
-        if task is None:
-            return
-        task.cancel()
-        await asyncio.wait([task])
-        if not task.cancelled():
-            task.result()
 
 
 def websockets_connect() -> ConnectFn:

@@ -13,7 +13,8 @@ import weakref
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from adapters.client.core import CLOSING, ENDED, HANDSHAKE, IDLE, LIVE, ClientCore
 from adapters.client.credentials import ReconnectPolicy, ResumeCredentials
@@ -23,13 +24,15 @@ from adapters.client.handle import ResponseHandle
 from adapters.client.options import CoreOptions, CoreStatistics
 from adapters.client.responses import ResponseState
 from adapters.client.streams import Bell, Stream
-from adapters.client.transport import ConnectFn, Loop, Transport, TransportClosed, TransportRefused, duplex_url
+from adapters.client.transport import ConnectFn, Loop, Stop, Transport, TransportClosed, TransportRefused, duplex_url
 from adapters.wire.schema import audio, names
 
 HANDLES_KEPT = 16
 WAITING_BYTES_SOFT = 1024 * 1024
 """While connected, senders wait when so much has not gone out yet."""
 CHUNK_PERIOD_MS = 1_000
+HASTE_S = 1.0
+"""For the last words of a client whose block has failed."""
 
 
 class DuplexClientBase:
@@ -75,6 +78,7 @@ class DuplexClientBase:
         self._closed: TransportClosed | None = None
         self._detaching = False
         self._sending = False
+        self._stop: Stop | None = None
 
     # -- facts ----------------------------------------------------------------------------------------------------
 
@@ -283,14 +287,33 @@ class DuplexClientBase:
         self._finish()
         return credentials
 
-    async def _started(self) -> None:
-        """For the shells: wait for the handshake's end. Raises what it came to."""
-        await self._ready.wait()
-        if self._core.failure is not None:
-            raise self._core.failure
+    async def __aenter__(self) -> Self:
+        """Connect, open or resume the session. Raises HandshakeRefused, ConnectionLost, ResyncRequired."""
+        self._stop = await self._loop.start(self._supervise)
+        try:
+            await self._ready.wait()
+            if self._core.failure is not None:
+                raise self._core.failure
+        except BaseException:
+            await self._stop()
+            raise
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Close the session, in haste when the block failed, and stop."""
+        assert self._stop is not None
+        try:
+            if error is None:
+                await self.close()
+            else:
+                await self._loop.in_haste(HASTE_S, lambda: self.close(timeout_s=HASTE_S))
+        finally:
+            await self._stop()
 
     async def _supervise(self) -> None:
-        """For the shells: connect, and connect again, until the client has ended."""
+        """Connect, and connect again, until the client has ended."""
         try:
             while self._core.phase != ENDED:
                 reason = await self._one_connection()

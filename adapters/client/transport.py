@@ -49,6 +49,10 @@ ConnectFn = Callable[[str, Mapping[str, str]], Awaitable[Transport]]
 """(url, headers) -> an open transport. Raises TransportClosed, TransportRefused or OSError."""
 
 
+Stop = Callable[[], Awaitable[None]]
+"""Cancels background work and waits for its end. Raises what it failed with."""
+
+
 class Loop(Protocol):
     """The verbs that trio and asyncio both have."""
 
@@ -63,6 +67,13 @@ class Loop(Protocol):
 
     async def within(self, seconds: float, work: Callable[[], Awaitable[T]]) -> T:
         """Run ``work``, at most so long. Raises TimeoutError."""
+
+    async def in_haste(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        """The same for last words: also while the caller is being cancelled, where the loop can do that; a time-out is no
+        error."""
+
+    async def start(self, work: Callable[[], Awaitable[None]]) -> Stop:
+        """Begin ``work`` in the background."""
 
     async def race(self, *works: Callable[[], Awaitable[None]]) -> None:
         """Run all until the first one returns or raises, then cancel the others and wait for them."""

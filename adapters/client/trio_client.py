@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 import trio
 
 from adapters.client import trio_transport
 from adapters.client.shell import DuplexClientBase
 from adapters.client.streams import Flag
-from adapters.client.transport import ConnectFn
+from adapters.client.transport import ConnectFn, Stop
 
 T = TypeVar("T")
-
-CLOSE_WAIT_S = 1.0
 
 
 class TrioLoop:
@@ -39,6 +35,24 @@ class TrioLoop:
         with trio.move_on_after(seconds):
             return await work()
         raise TimeoutError(f"nothing within {seconds:g} s")
+
+    async def in_haste(self, seconds: float, work: Callable[[], Awaitable[None]]) -> None:
+        """Run ``work``, at most so long, whatever is cancelled around it."""
+        with trio.move_on_after(seconds, shield=True):
+            await work()
+
+    async def start(self, work: Callable[[], Awaitable[None]]) -> Stop:
+        """In a nursery of its own. It is left without the caller's exception, which so stays what it is instead of arriving
+        inside a group."""
+        manager = trio.open_nursery()
+        nursery = await manager.__aenter__()
+        nursery.start_soon(work)
+
+        async def stop() -> None:
+            nursery.cancel_scope.cancel()
+            await manager.__aexit__(None, None, None)
+
+        return stop
 
     async def race(self, *works: Callable[[], Awaitable[None]]) -> None:
         """Run all until the first returns, then cancel the others."""
@@ -69,38 +83,3 @@ class DuplexClient(DuplexClientBase):
 
     def __init__(self, url: str, *, connect: ConnectFn | None = None, **options: Any) -> None:
         super().__init__(url, loop=TrioLoop(), connect=connect or trio_transport.connect, **options)
-        self._nursery_manager: AbstractAsyncContextManager[trio.Nursery] | None = None
-        self._nursery: trio.Nursery | None = None
-
-    async def __aenter__(self) -> Self:
-        """Connect, open or resume the session. Raises HandshakeRefused, ConnectionLost, ResyncRequired."""
-        self._nursery_manager = trio.open_nursery()
-        self._nursery = await self._nursery_manager.__aenter__()
-        self._nursery.start_soon(self._supervise)
-        try:
-            await self._started()
-        except BaseException:
-            await self._stop()
-            raise
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        """Close the session, in haste when the block failed, and stop."""
-        try:
-            if error is None:
-                await self.close()
-            else:
-                with trio.move_on_after(CLOSE_WAIT_S, shield=True):
-                    await self.close(timeout_s=CLOSE_WAIT_S)
-        finally:
-            await self._stop()
-
-    async def _stop(self) -> None:
-        """End the background tasks. The nursery is left without the block's own exception, which so stays what it is
-        instead of arriving inside a group."""
-        if self._nursery_manager is not None and self._nursery is not None:
-            manager, self._nursery_manager = self._nursery_manager, None
-            self._nursery.cancel_scope.cancel()
-            await manager.__aexit__(None, None, None)
