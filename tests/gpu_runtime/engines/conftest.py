@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+collect_ignore_glob = [] if importlib.util.find_spec("vllm") is not None else ["test_vllm_*"]
 
 
 @pytest.fixture(scope="session")

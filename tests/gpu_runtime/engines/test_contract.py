@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
+import os
 from contextlib import aclosing
 from typing import Any
 
@@ -12,9 +13,9 @@ import pytest
 
 from gpu_runtime.engines.port import Embeddings, EngineLost, LaneError, Said, Tokens, Unit, Window
 from gpu_runtime.engines.requests import Sampling
-from gpu_runtime.engines.streamed import STALL_S
+from gpu_runtime.engines.streamed import STALL_S, StreamedLanes
 from tests.gpu_runtime.engines.benches import FakeBench
-from tests.gpu_runtime.engines.fake import POISON, FakeOptions
+from tests.gpu_runtime.engines.fake import LIMITS, POISON, FakeOptions
 from tests.gpu_runtime.engines.stories import Bench, Caller
 
 BENCHES: list[Any] = ["fake", "fake that rewinds"]
@@ -196,9 +197,10 @@ def test_barge_in_from_another_task(bench: Bench) -> None:
     bench.run(story)
 
 
-def test_a_slide_takes_over_between_two_units(bench: Bench) -> None:
+@pytest.mark.parametrize("seed", [8, *(range(100, 125) if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else ())])
+def test_a_slide_takes_over_between_two_units(bench: Bench, seed: int) -> None:
     async def story() -> None:
-        caller = Caller(bench, bench.lanes(Window(high=120, low=70)), seed=8)
+        caller = Caller(bench, bench.lanes(Window(high=120, low=70)), seed=seed)
         await caller.open(20)
         slides = 0
         for number in range(24):
@@ -394,6 +396,30 @@ def test_an_engine_that_dies_takes_all_lanes_and_says_so() -> None:
                     pass
         with pytest.raises(EngineLost):
             await Caller(bench, lanes, "another").open()
+
+    bench.run(story)
+
+
+def test_slides_keep_up_with_many_lanes_that_grow() -> None:
+    bench = FakeBench(FakeOptions(LIMITS, step_s=0.01, prefill_s=0.01))
+
+    async def story() -> None:
+        lanes = StreamedLanes(bench.engine, Window(high=120, low=60), slide_piece_tokens=8)
+        callers = [Caller(bench, lanes, f"lane{number}", seed=50 + number) for number in range(8)]
+
+        async def talk(caller: Caller, phase_s: float) -> None:
+            await caller.open(20)
+            await asyncio.sleep(phase_s)
+            for _ in range(40):
+                due_s = asyncio.get_running_loop().time() + 1
+                answer = await caller.say(6, 5)
+                assert lanes.history_tokens(caller.name) <= 160, "its slide is late"
+                assert answer.end.reason == "length"
+                await asyncio.sleep(max(due_s - asyncio.get_running_loop().time(), 0))
+
+        await asyncio.gather(*(talk(caller, number / 8) for number, caller in enumerate(callers)))
+        assert lanes.statistics().slid >= 8 * 4
+        assert lanes.statistics().slides_waited_for == 0
 
     bench.run(story)
 
