@@ -8,7 +8,7 @@ from adapters.replay.replaying import Replay
 from core.session import events as e
 from core.session.history import item_text
 from core.session.ledger import heard_chars
-from core.session.state import Response, SessionState
+from core.session.state import Item, Response, SessionState
 
 NS_PER_MS = 1_000_000
 
@@ -33,10 +33,23 @@ def conversation(replay: Replay) -> list[Line]:
         at_ms = (times.get(item.item_id, state.opened_ns) - state.opened_ns) // NS_PER_MS
         response = state.responses.get(item.response_id or "")
         if response is None:
-            lines.append(Line(at_ms, item.role, item_text(state, item) or "(not transcribed)"))
+            lines.append(Line(at_ms, item.role, _words(state, item), notes=_shown(item)))
         else:
             lines.append(_answer(state, response, at_ms))
     return lines
+
+
+def _words(state: SessionState, item: Item) -> str:
+    """A function call as it is written, a turn as it was typed and said."""
+    if item.name:
+        return f"{item.name}({item.text or ''})"
+    said = (item.typed, item_text(state, item))
+    return " ".join(filter(None, said)) or ("" if item.images else "(not transcribed)")
+
+
+def _shown(item: Item) -> tuple[str, ...]:
+    count = len(item.images)
+    return (f"{count} picture{'s' if count > 1 else ''}",) if count else ()
 
 
 def _answer(state: SessionState, response: Response, at_ms: int) -> Line:
@@ -56,6 +69,6 @@ def _item_times(records: list[e.Record]) -> dict[str, int]:
     times: dict[str, int] = {}
     for record in records:
         event = record.event
-        if isinstance(event, e.SpeechStarted | e.Commit | e.ItemCreated | e.ResponseStarted):
+        if isinstance(event, e.SpeechStarted | e.Commit | e.ItemCreated | e.ToolCalled | e.ResponseStarted):
             times.setdefault(event.item_id, record.at_ns)
     return times

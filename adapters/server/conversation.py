@@ -36,7 +36,7 @@ from core.actors.session import Session, SessionGone
 from core.actors.supervisor import Draining, ResumeRefused, SessionsFull
 from core.ports.store import StoreError
 from core.session import commands as c
-from core.session.config import SessionConfig
+from core.session.config import REFERENCE_AUDIO, SessionConfig
 
 TRY_AGAIN_LATER = 1013
 SERVICE_RESTART = 1012
@@ -168,6 +168,9 @@ class Conversation:
 
     async def _open_session(self, changes: Mapping[str, Any]) -> None:
         config = self._opening_config(changes)
+        capabilities = self.service.runtime.capabilities
+        takes_voice = capabilities is not None and REFERENCE_AUDIO in capabilities.inputs
+        voice = self.dialect.reference_voice(changes) if takes_voice else []
         supervisor = self.service.supervisor
 
         async def start() -> Session:
@@ -187,6 +190,8 @@ class Conversation:
             text = "The session's log cannot be written at the moment."
             raise self._refusal("store_unavailable", text, TRY_AGAIN_LATER, retryable=True) from None
         self._attach(session, None)
+        for ask in voice:
+            session.post(ask.command, ask.bodies)
 
     async def _tell_place(self, waiting: Waiting) -> None:
         event = self.dialect.queue_event(waiting)

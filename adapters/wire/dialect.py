@@ -82,6 +82,10 @@ def _say_nothing(waiting: Waiting) -> Mapping[str, Any] | None:
     return None
 
 
+def _ask_nothing(changes: Mapping[str, Any]) -> list[Ask]:
+    return []
+
+
 def _open_plainly(query: Mapping[str, str], voices: tuple[str, ...]) -> Mapping[str, Any]:
     return {}
 
@@ -106,6 +110,8 @@ class Dialect:
     opening: Callable[[Mapping[str, str], tuple[str, ...]], Mapping[str, Any]] = _open_plainly
     """(the URL's query, the model's voices) -> settings of the session that it opens. Raises Problem; the upgrade is refused
     then."""
+    reference_voice: Callable[[Mapping[str, Any]], list[Ask]] = _ask_nothing
+    """Settings of a session that is opened -> the voice to speak with, for a model that takes one. Raises Problem."""
     plain_error: Callable[[str, str], Mapping[str, Any]] | None = None
     """(code, message) -> an error in a dialect without error objects."""
     unknown_event: str = "No event of that type is known: '{}'."

@@ -58,6 +58,7 @@ DUPLEX = Dialect(
     rename=duplex_errors.rename,
     make_projection=DuplexProjection,
     resumable=True,
+    reference_voice=duplex.reference_voice,
     queue_event=_queued,
 )
 

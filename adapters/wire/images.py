@@ -13,12 +13,15 @@ from core.ports.store import Body
 from core.session import commands as c
 from core.session.config import REFERENCE_AUDIO, AudioFormat
 from core.session.digest import body_digest
+from core.session.state import REFERENCE_BYTES_MAX
 
 IMAGE_CHARS_MAX = 4_000_000
 """Base64 of one image: 3 MB, as vLLM-Omni has it."""
 
 REFERENCE = AudioFormat("pcm_f32le", 16_000)
 REFERENCE_TYPE = "audio/pcm;encoding=f32le;rate=16000"
+
+TYPE_CHARS_MAX = 64
 
 _DATA = "data:"
 _MAGIC = {b"\x89PNG\r\n\x1a\n": "image/png", b"\xff\xd8\xff": "image/jpeg", b"RIFF": "image/webp"}
@@ -63,10 +66,28 @@ def images_of(found: Sequence[tuple[c.ImageBody, Body]]) -> tuple[tuple[c.ImageB
     return tuple(image for image, _ in found), tuple(body for _, body in found)
 
 
+def voice_of_data_url(value: object, param: str) -> list[Ask]:
+    """The same as ``data:audio/wav;base64,...``: the model reads what it is."""
+    head, comma, text = value.partition(",") if isinstance(value, str) else ("", "", "")
+    kind = head.removeprefix(_DATA).removesuffix(";base64")
+    known = head.startswith(_DATA) and head.endswith(";base64") and kind.startswith("audio/")
+    if not comma or not known or len(kind) > TYPE_CHARS_MAX:
+        raise Problem("bad_audio", f"'{param}' is a data URL of a sound in base64; others are not fetched.", param)
+    try:
+        data = pybase64.b64decode(text, validate=True)
+    except ValueError:
+        raise Problem("bad_audio", f"'{param}' is not base64.", param) from None
+    if not data or len(data) > REFERENCE_BYTES_MAX:
+        raise Problem("bad_audio", f"'{param}' has at most {REFERENCE_BYTES_MAX} bytes of sound.", param)
+    return [_voice(data, kind)]
+
+
+def _voice(data: bytes, kind: str) -> Ask:
+    body = Body(body_digest(data), data)
+    return Ask(c.AppendPart(REFERENCE_AUDIO, body.digest, len(data), kind), (body,))
+
+
 def reference_voice(value: str, param: str) -> list[Ask]:
     """The voice that the model is to speak with: base64 of float32 at 16 kHz. Raises Problem."""
     data, samples = decode_audio(value, REFERENCE, param)
-    if not samples:
-        return []
-    body = Body(body_digest(data), data)
-    return [Ask(c.AppendPart(REFERENCE_AUDIO, body.digest, len(data), REFERENCE_TYPE), (body,))]
+    return [_voice(data, REFERENCE_TYPE)] if samples else []

@@ -182,3 +182,28 @@ async def test_wrong_tools_are_refused_by_their_place(
         error = (await client.until("error"))["error"]
         duplex = {"missing_required_parameter": "bad_event", "invalid_value": "bad_event"}
         assert (error["code"], error["param"]) == (duplex.get(code, code) if path == DUPLEX else code, param)
+
+
+async def test_a_session_may_be_opened_with_the_voice_to_speak_with() -> None:
+    path = "/v1/realtime?duplex=1"
+    voice = "data:audio/wav;base64,UklGRgAAAABXQVZF"
+    async with open_test_server(rtf=0.01) as server:
+        for place in ({"ref_audio": voice}, {"extra_body": {"ref_audio": voice}}):
+            async with server.connect(path, 16_000) as client:
+                await client.send("session.update", session=place)
+                done = await ask(client, "hello")
+                (session,) = server.supervisor.sessions.values()
+                reference = session.state.reference
+                assert reference is not None
+                assert (reference.media_type, reference.size_bytes) == ("audio/wav", 12)
+                assert f"voice={reference.digest[:4]}" in words(done)
+                assert voice not in json.dumps(client.seen)
+                await client.send("session.close")
+                await client.closed()
+        async with server.connect(path, 16_000) as client:
+            await client.send("session.update", session={"ref_audio": "https://example.org/voice.wav"})
+            error = (await client.until("error"))["error"]
+            assert (error["code"], error["param"]) == ("bad_audio", "session.ref_audio")
+    async with open_test_server(rtf=0.01, inputs="audio,text") as server, server.connect(path, 16_000) as client:
+        await client.send("session.update", session={"ref_audio": "https://example.org/voice.wav"})
+        assert words(await ask(client, "hello")).startswith("1 hello a1w2"), "a model that takes none is not asked"

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from adapters.archive.reading_lines import read_lines
+from adapters.replay.conversation import conversation
 from adapters.replay.replaying import Replay, Replayer
 from adapters.wire.caused import encode_caused
 from adapters.wire.projections import make_projection
@@ -75,3 +76,15 @@ def test_a_log_that_was_tampered_with_is_found_out() -> None:
     found = replay(b"".join(lines))
     assert found.mismatch is not None
     assert found.mismatch.position <= raw["position"]
+
+
+def test_a_replay_reads_as_a_conversation_with_its_calls_and_pictures() -> None:
+    lines = conversation(replay((GOLDEN / "v1_parts.jsonl").read_bytes()))
+    assert [
+        (line.speaker, line.text, line.notes) for line in lines if line.speaker != "assistant" or "(" in line.text
+    ] == [
+        ("user", "call=look_up", ("1 picture",)),
+        ("assistant", 'look_up({"text": "call=look_up"})', ()),
+        ("tool", "it is 42", ()),
+        ("user", "and this", ("1 picture",)),
+    ]

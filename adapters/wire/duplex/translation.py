@@ -10,7 +10,7 @@ import attrs
 from adapters.wire import fields
 from adapters.wire.dialect import Answer, Ask, Handler, Request, Step
 from adapters.wire.duplex.session_object import turn_state
-from adapters.wire.images import of_frames
+from adapters.wire.images import of_frames, voice_of_data_url
 from adapters.wire.openai import translation as openai
 from adapters.wire.openai.translation import PLAYED_MS_MAX, append_audio, cancel
 from adapters.wire.problems import Problem
@@ -111,6 +111,16 @@ def session_body(payload: Mapping[str, Any]) -> Mapping[str, Any]:
     if session is not None:
         return fields.table(session, "session")
     return {key: value for key, value in payload.items() if key not in ("type", "event_id", "session", "session_id")}
+
+
+def reference_voice(changes: Mapping[str, Any]) -> list[Ask]:
+    """The voice that a session is opened with: its own field or the extension's."""
+    extra = changes.get("extra_body")
+    for where, param in ((changes, "session"), (extra if isinstance(extra, dict) else {}, "session.extra_body")):
+        for name in ("tts_ref_audio", "ref_audio"):
+            if where.get(name) is not None:
+                return voice_of_data_url(where[name], f"{param}.{name}")
+    return []
 
 
 def session_update(request: Request) -> list[Step]:
