@@ -5,16 +5,15 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 from collections import deque
 
 import trio
 
+from gpu_runtime.host.folder import OwnedFolder, remove_abandoned
 from gpu_runtime.host.group import end_group
 from gpu_runtime.host.link import NoWorker, Starter
 from gpu_runtime.plugin import Progress
@@ -31,7 +30,7 @@ class WorkerProcess:
     """One child. ``stream`` is the host's end of the socket pair. Make it with ``start``, end it with ``close``."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], stream: trio.SocketStream, output_fd: int, folder: str
+        self, process: subprocess.Popen[bytes], stream: trio.SocketStream, output_fd: int, folder: OwnedFolder
     ) -> None:
         self._process = process
         self._folder = folder
@@ -47,9 +46,10 @@ class WorkerProcess:
         forks as the parent, and would kill the child when trio lets an idle helper go.
 
         Its temporary files (sockets of an engine's own processes, say) go to a folder of its own, which goes with it: a
-        killed process clears nothing up.
+        killed process clears nothing up. Those of hosts that were killed go now.
         """
-        folder = tempfile.mkdtemp(prefix="duologue-worker-")
+        remove_abandoned()
+        folder = OwnedFolder()
         ours, theirs = socket.socketpair()
         output_fd, their_output = os.pipe()
         try:
@@ -59,13 +59,13 @@ class WorkerProcess:
                 stdout=their_output,
                 stderr=their_output,
                 pass_fds=(theirs.fileno(),),
-                env={**os.environ, "TMPDIR": folder},
+                env={**os.environ, "TMPDIR": str(folder.path)},
                 start_new_session=True,  # Ctrl-C goes to the server alone; a kill reaches the worker's children too
             )
         except OSError:
             ours.close()
             os.close(output_fd)
-            os.rmdir(folder)
+            folder.remove()
             raise
         finally:
             theirs.close()
@@ -123,7 +123,7 @@ class WorkerProcess:
                 await self.log_output()
             await trio.aclose_forcefully(self.stream)
             await trio.aclose_forcefully(self._output)
-            await trio.to_thread.run_sync(lambda: shutil.rmtree(self._folder, ignore_errors=True))
+            await trio.to_thread.run_sync(self._folder.remove)
 
     def _log_line(self, line: bytes) -> None:
         text = line[:LINE_CHARS_MAX].decode("utf-8", "replace").rstrip()

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 
 from core.ports.runtime import RuntimeLost, RuntimeReady
 from gpu_runtime.host import open_worker
+from gpu_runtime.host.folder import OwnedFolder, remove_abandoned
 from tests.gpu_runtime.plugins import install
 from tests.gpu_runtime.stories import Caller
 from tests.gpu_runtime.test_worker_process import is_alive, until
@@ -47,6 +49,31 @@ async def test_a_killed_workers_temporary_files_go_with_it(tmp_path: Path, monke
         second = Path((tmp_path / "made").read_text().split()[1])
         assert second.is_dir()
     assert not second.parent.exists()
+
+
+def test_the_folders_of_killed_hosts_are_removed_by_the_next_and_no_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    code = "import os, sys; from gpu_runtime.host.folder import OwnedFolder; print(OwnedFolder().path, flush=True)"
+    killed = subprocess.Popen(
+        [sys.executable, "-c", f"{code}; sys.stdin.read()"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    with killed:
+        assert killed.stdout is not None
+        abandoned = Path(killed.stdout.readline().strip())
+        (abandoned / "file").touch()
+        mine = OwnedFolder()
+        remove_abandoned()
+        assert (abandoned.exists(), mine.path.exists()) == (True, True)
+        killed.kill()
+        killed.wait()
+    remove_abandoned()
+    assert (abandoned.exists(), mine.path.exists()) == (False, True)
+    mine.remove()
+    mine.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
 async def test_what_a_killed_workers_children_shared_is_freed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
