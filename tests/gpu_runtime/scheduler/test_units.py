@@ -151,6 +151,12 @@ def test_admission_by_measured_unit_time() -> None:
     assert units.predicted_ms(20) == pytest.approx(1_000)
 
 
+def test_some_sessions_are_let_in_however_slow_units_are() -> None:
+    units = scheduler(0, sessions_min=2)
+    units.calibrate(sessions=1, took_ns=ms(60_000))
+    assert [units.admit(name, 1) for name in "abc"] == [Admission.ADMITTED, Admission.ADMITTED, Admission.TOO_SLOW]
+
+
 def test_units_that_turn_out_quicker_let_more_in() -> None:
     units = scheduler(0, measured_units=20)
     units.calibrate(sessions=1, took_ns=ms(800))

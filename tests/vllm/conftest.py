@@ -1,0 +1,173 @@
+"""A real server whose cascade thinks on real vLLM, in processes of their own; SmolLM2's weights; and a second opinion.
+
+One server for all of these tests, since its model takes long to start. Its vLLM can be made to run out of memory
+(``trouble``): a plugin of vLLM's, which its own processes load.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from adapters.bench.own_server import PACKAGES, PROGRAM, Child, ServerProcess
+from gpu_runtime.models.cascade.parts import ChatMessage
+
+if importlib.util.find_spec("vllm") is None:  # an environment of its own: make test-vllm
+    collect_ignore_glob = ["test_*.py"]
+
+START_TIMEOUT_S = 600.0
+ROOT = Path(__file__).parents[2]
+
+TROUBLE = """
+from pathlib import Path
+
+def register():
+    import torch
+    from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    compute = GPUModelRunner.execute_model
+
+    def execute_model(self, *rest, **named):
+        if Path({flag!r}).exists():
+            Path({flag!r}).unlink()
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        return compute(self, *rest, **named)
+
+    GPUModelRunner.execute_model = execute_model
+"""
+
+
+@pytest.fixture(scope="session")
+def smollm2() -> Path:
+    """SmolLM2's weights as vLLM reads them; written once, and kept."""
+    folder = ROOT / "build" / "smollm2"
+    if not folder.is_dir():
+        from gpu_runtime.engines.vllm_gguf import convert
+        from gpu_runtime.engines.vllm_gguf import smollm2 as packed
+
+        unfinished = folder.with_name(f"smollm2-{os.getpid()}")
+        unfinished.mkdir(parents=True)
+        convert(packed(), unfinished)
+        try:
+            unfinished.rename(folder)
+        except OSError:  # another run was quicker
+            shutil.rmtree(unfinished)
+    return folder
+
+
+@attrs.define(eq=False)
+class VllmServer(ServerProcess):
+    """``trouble``: a file; when it comes to be, vLLM's next step runs out of memory."""
+
+    trouble: Path = Path()
+
+    def tree(self) -> list[int]:
+        """The worker, then every process below it."""
+        (worker,) = [pid for pid in children(self.pid) if b"gpu_runtime.worker" in command(pid)]
+        found = [worker]
+        for pid in found:
+            found.extend(children(pid))
+        return found
+
+    def engine(self) -> int:
+        """vLLM's engine process."""
+        worker, *others = self.tree()
+        (engine,) = [pid for pid in children(worker) if pid in others and b"spawn_main" in command(pid)]
+        return engine
+
+
+@pytest.fixture(scope="session")
+def vllm_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """Ready to talk."""
+    folder = tmp_path_factory.mktemp("vllm")
+    plugins = folder / "plugins"
+    install_trouble(plugins, folder / "trouble")
+    options = (f"llm=vllm:{smollm2}", "llm_dtype=float32", "llm_kv_mib=256")
+    flags = [flag for option in options for flag in ("--model-option", option)]
+
+    def launch(arguments: Sequence[str], words: Path) -> Child:
+        paths = os.pathsep.join((str(PACKAGES), str(plugins)))
+        with words.open("ab") as log:
+            return subprocess.Popen(
+                [*PROGRAM, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, "PYTHONPATH": paths},
+                cwd=words.parent,
+            )
+
+    server = VllmServer(folder, ("--drain-s", "0", *flags), launch=launch, trouble=folder / "trouble")
+    server.start()
+    try:
+        server.wait_ready(START_TIMEOUT_S)
+        yield server
+    finally:
+        server.stop()
+
+
+class Judge:
+    """What one request over a whole prompt gives, greedily, by another implementation (transformers)."""
+
+    def __init__(self, folder: Path) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        self._torch = torch
+        self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
+        self._model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
+
+    def answer(self, messages: Sequence[ChatMessage], max_tokens: int) -> tuple[str, bool]:
+        """The text, and whether it ended by itself."""
+        given = [{"role": message.role, "content": message.content} for message in messages]
+        text = self._tokenizer.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
+        ids = self._tokenizer.encode(text, add_special_tokens=False)
+        with self._torch.inference_mode():
+            whole = self._model.generate(
+                self._torch.tensor([ids]), max_new_tokens=max_tokens, do_sample=False, pad_token_id=0
+            )[0].tolist()
+        said = whole[len(ids) :]
+        ended = said[-1] == self._tokenizer.eos_token_id
+        return self._tokenizer.decode(said, skip_special_tokens=True), ended
+
+
+@pytest.fixture(scope="session")
+def judge(smollm2: Path) -> Judge:
+    """Loaded once."""
+    return Judge(smollm2)
+
+
+def install_trouble(folder: Path, flag: Path) -> None:
+    """A distribution that vLLM's processes load when ``folder`` is on their path."""
+    info = folder / "trouble-1.dist-info"
+    info.mkdir(parents=True)
+    (folder / "trouble.py").write_text(TROUBLE.format(flag=str(flag)))
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trouble\nVersion: 1\n")
+    (info / "entry_points.txt").write_text("[vllm.general_plugins]\ntrouble = trouble:register\n")
+
+
+def children(pid: int) -> list[int]:
+    """Processes that ``pid`` started; none when it is gone."""
+    found: list[int] = []
+    for task in Path(f"/proc/{pid}/task").glob("*/children"):
+        try:
+            found.extend(int(child) for child in task.read_text().split())
+        except OSError:
+            continue
+    return found
+
+
+def command(pid: int) -> bytes:
+    """Its command line; empty when it is gone."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""

@@ -1,0 +1,103 @@
+"""Client, session, worker, vLLM, speech: a spoken conversation, and what one session's trouble costs the others."""
+
+from __future__ import annotations
+
+import pytest
+import trio
+
+from adapters.command_line.talk_session import Talk, TalkPlan
+from adapters.wire.schema import names
+from core.session import events as e
+from core.session.history import history
+from core.session.ledger import heard_chars
+from tests.speech.hearing import STORY, question
+from tests.vllm.conftest import Judge, VllmServer
+from tests.vllm.talks import ANSWER_S, LONG, PARIS, RESTART_S, check_answers, client, figures, replayed, status, until
+
+pytestmark = [pytest.mark.vllm, pytest.mark.realtime, pytest.mark.limit(wall_s=1_500)]
+
+
+class Quiet:
+    def line(self, text: str) -> None: ...
+
+    def levels(self, user: float, assistant: float, state: str) -> None: ...
+
+
+async def test_a_spoken_answer_is_cut_off_and_the_next_knows_what_was_heard(
+    vllm_server: VllmServer, judge: Judge
+) -> None:
+    plan = TalkPlan(
+        question=question("kokoro_af_heart", STORY),
+        interrupt=question("kokoro_bf_emma", 0),
+        chunk_ms=40,
+        after_s=1.5,
+        timeout_s=ANSWER_S,
+    )
+    async with client(vllm_server) as connected:
+        talk = Talk(connected, plan, Quiet(), prebuffer_ms=int(connected.session_info["recommended_prebuffer_ms"]))
+        await talk.run()
+        stream = connected.events()
+        await connected.send_text("How many legs does a spider have?")
+        assert await status(stream) == "completed"
+        session = connected.session_id
+    answers = talk.record.summary()["answers"]
+    assert answers[0]["was_cut"], answers
+    assert "Paris" in answers[1]["transcript"]
+    replay = await replayed(vllm_server, session)
+    cut = replay.state.responses[answers[0]["response_id"]]
+    assert 0 < heard_chars(cut) < len(cut.text), "all of it was heard, or nothing"
+    known = {turn.item_id: turn.text for turn in history(replay.state)}
+    assert known[cut.item_id] == cut.text[: heard_chars(cut)], "the next answer knew more"
+    texts = check_answers(replay, judge)
+    assert "eight" in texts[-1]
+
+
+async def test_a_second_conversation_finds_the_beginning_of_its_prompt_in_the_cache(
+    vllm_server: VllmServer, judge: Judge
+) -> None:
+    before = figures(vllm_server)
+    async with client(vllm_server) as first, client(vllm_server) as second:
+        streams = [first.events(), second.events()]
+        async with trio.open_nursery() as nursery:
+            for connected, stream in zip((first, second), streams, strict=True):
+                await connected.send_text(LONG if connected is first else PARIS)
+                nursery.start_soon(status, stream)
+        sessions = [first.session_id, second.session_id]
+    for session in sessions:
+        check_answers(await replayed(vllm_server, session), judge)
+    after = await eventually(vllm_server, "duologue_units_done_total", before["duologue_units_done_total"] + 3)
+    assert after["duologue_prefix_tokens_cached_total"] > 0
+    assert after["duologue_tokens_out_total"] > before["duologue_tokens_out_total"]
+    assert after["duologue_first_token_seconds_count"] > before["duologue_first_token_seconds_count"]
+    assert 0 < after["duologue_kv_used_ratio"] < 1
+    assert after["duologue_lanes_open"] >= 2
+
+
+async def test_a_turn_that_the_model_cannot_hold_ends_its_own_session_only(
+    vllm_server: VllmServer, judge: Judge
+) -> None:
+    """By its bytes it would fit: each digit is a token."""
+    worker = vllm_server.tree()[0]
+    async with client(vllm_server) as steady:
+        stream = steady.events()
+        await steady.send_text(LONG)
+        await until(stream, names.AUDIO_DELTA)
+        async with client(vllm_server) as poisoned:
+            ending = poisoned.events()
+            await poisoned.send_text("7" * 4_000)
+            closed = await until(ending, names.SESSION_CLOSED)
+        assert closed.payload["reason"] == "lane_full"
+        assert await status(stream) == "completed"
+        session = steady.session_id
+    assert vllm_server.tree()[0] == worker
+    replay = await replayed(vllm_server, session)
+    check_answers(replay, judge)
+    assert not [record for record in replay.records if isinstance(record.event, e.RuntimeChanged)][1:]
+
+
+async def eventually(server: VllmServer, name: str, at_least: float) -> dict[str, float]:
+    """The figures, once one of them has come so far: they are a second old."""
+    with trio.fail_after(RESTART_S):
+        while (found := figures(server))[name] < at_least:
+            await trio.sleep(0.5)
+    return found
