@@ -28,7 +28,7 @@ from adapters.bench.figures import percentile
 from adapters.bench.gpu_load import LaneDriver, Load, RawDriver, Units, run_load
 from adapters.bench.gpu_scenes import barge_in
 from gpu_runtime.engines.port import EngineStatistics, Window
-from gpu_runtime.engines.streamed import SLIDE_PIECE_TOKENS, StreamedLanes
+from gpu_runtime.engines.streamed import SLIDE_PIECE_TOKENS, SLIDES_AT_ONCE, StreamedLanes
 from gpu_runtime.engines.vllm_options import VllmOptions, quiet
 from gpu_runtime.engines.vllm_random import SHAPES, write_config, write_model
 from gpu_runtime.scheduler.server import UnitServer
@@ -52,6 +52,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--history", type=int, default=4_000, help="tokens in a lane at the start, on average")
     parser.add_argument("--window", type=numbers, default=[5_800, 3_500], help="slide at, to (tokens)")
     parser.add_argument("--slide-piece", type=int, default=SLIDE_PIECE_TOKENS, help="tokens of a slide in one step")
+    parser.add_argument("--slides-at-once", type=int, default=SLIDES_AT_ONCE)
     parser.add_argument("--barge-in-history", type=int, default=8_192)
     parser.add_argument("--barge-in-rounds", type=int, default=20)
     parser.add_argument(
@@ -180,7 +181,12 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
 async def _lanes(
     options: argparse.Namespace, report: Report, requests: Any, load: Load, count: int, gather_ms: int, last: bool
 ) -> None:
-    engine = StreamedLanes(requests, Window(*options.window), slide_piece_tokens=options.slide_piece)
+    engine = StreamedLanes(
+        requests,
+        Window(*options.window),
+        slide_piece_tokens=options.slide_piece,
+        slides_at_once=options.slides_at_once,
+    )
     scheduler = UnitScheduler(
         SchedulerOptions(unit_ms=options.unit_ms, sessions_max=count, running_max=options.requests, gather_ms=gather_ms)
     )

@@ -39,11 +39,13 @@ from gpu_runtime.engines.port import (
 from gpu_runtime.engines.requests import RequestEngine, Sampling
 from gpu_runtime.engines.times import Rate, TimesRecorder
 
-SLIDE_PIECE_TOKENS = 512
+SLIDE_PIECE_TOKENS = 256
 """A successor is prefilled in pieces of so many tokens, so that no step of the engine holds up the units that run."""
 
-SLIDES_AT_ONCE = 1
-"""For the same reason. Others wait: a lane's window leaves it room to go on meanwhile."""
+SLIDES_AT_ONCE = 4
+"""For the same reason. Others wait: a lane's window leaves it room to go on meanwhile. Not 1: a piece takes three steps from
+the call to its answer, so one slide after another fell behind 128 lanes on an H200 (1.5 s each, where 0.7 were needed), and
+lanes that wait for their slide grow, which makes every step longer."""
 
 STALL_S = 60.0
 """A request of which nothing came for so long is given up. Units last a second, and a long prompt's prefill tens of them."""
@@ -95,6 +97,7 @@ class StreamedLanes:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         stall_s: float = STALL_S,
         slide_piece_tokens: int = SLIDE_PIECE_TOKENS,
+        slides_at_once: int = SLIDES_AT_ONCE,
     ) -> None:
         limits = engine.limits
         if window is not None and not 0 < window.low < window.high <= limits.lane_tokens_max:
@@ -105,7 +108,7 @@ class StreamedLanes:
         self._slide_piece_tokens = slide_piece_tokens
         self._lanes: dict[str, _Lane] = {}
         self._requests = OpenRequests(engine, clock_ns, stall_s, self._count)
-        self._sliding = asyncio.Semaphore(SLIDES_AT_ONCE)
+        self._sliding = asyncio.Semaphore(slides_at_once)
         self._counts = EngineStatistics()
         self._unit_times = TimesRecorder()
         self._first_times = TimesRecorder()

@@ -9,13 +9,14 @@ from gpu_runtime.engines.port import Part, Rows, Tokens, Window
 from gpu_runtime.engines.requests import Sampling
 from gpu_runtime.engines.streamed import StreamedLanes
 from tests.gpu_runtime.engines import virtual_loop
-from tests.gpu_runtime.engines.fake import VOCABULARY, FakeOptions, FakeRequests, one_shot, rows_for
+from tests.gpu_runtime.engines.fake import POISON, VOCABULARY, FakeOptions, FakeRequests, one_shot, rows_for
 
 
 class FakeBench:
     """The fake, under a clock that jumps."""
 
     vocabulary = VOCABULARY
+    poison = POISON
 
     def __init__(self, options: FakeOptions | None = None) -> None:
         self._options = options

@@ -19,6 +19,8 @@ class Bench(Protocol):
 
     engine: RequestEngine
     vocabulary: int
+    poison: int
+    """A token that the model cannot compute."""
 
     def run(self, story: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Run a story to its end."""

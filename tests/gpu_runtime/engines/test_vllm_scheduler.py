@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpu_runtime.engines.vllm_options import BOUNDARY
-
-if importlib.util.find_spec("vllm") is None:
-    pytest.skip("vLLM is not here", allow_module_level=True)
 
 pytestmark = [pytest.mark.vllm, pytest.mark.limit(wall_s=180)]
 BLOCK = 32

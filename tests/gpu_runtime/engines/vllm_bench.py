@@ -36,6 +36,8 @@ class VllmBench:
     """See stories.Bench."""
 
     vocabulary = 2_000
+    poison = 2_040
+    """A token whose embedding is no number (conftest)."""
 
     def __init__(self, model: Path) -> None:
         quiet()
