@@ -10,13 +10,17 @@ from typing import Any
 import attrs
 import trio
 
+from core.actors.pacer import HELD_ITEMS_MAX
 from core.actors.supervisor import ResumeRefused
+from core.ports import runtime as rt
 from core.session import commands as c
+from core.session import effects as fx
 from core.session import events as e
 from core.session.config import INPUT_KINDS
 from store.memory import Fault, MemoryStore
+from tests.core.actors.busy import busy_for
 from tests.core.actors.model_client import BrokenPromise
-from tests.core.actors.stories import Story, open_story
+from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
 from tests.core.session.world import CLIENT_VAD, World
 
 Hunt = Callable[[], Awaitable[None]]
@@ -66,6 +70,27 @@ async def late_detach() -> None:
     world = World()
     world.do(c.Attach("hash-2", 3))
     world.do(c.Detach(1, "gone"))
+
+
+async def late_end() -> None:
+    world = World()
+    world.ask()
+    stale = c.ModelDone(1, world.active.response_id)
+    world.cancel()
+    world.ask()
+    world.do(stale)
+
+
+async def late_confirmation() -> None:
+    world = World()
+    world.do(c.Attach("hash-2", 3))
+    world.do(c.ConfirmToken(1))
+
+
+async def time_turned_back() -> None:
+    world = World()
+    world.say(500)
+    world.do(c.AppendAudio("d", 0, -12_000))
 
 
 async def bold_ack() -> None:
@@ -188,6 +213,22 @@ async def stolen_token() -> None:
         raise BrokenPromise("fences", "a token that was replaced opens the session")
 
 
+async def late_frame_of_an_old_socket() -> None:
+    """The answer to a resume is lost; then a frame comes in that the client had sent before, over the old socket."""
+    async with open_story(latency_s=0.05) as story:
+        old = story.client.link
+        assert old is not None
+        assert old.attachment is not None
+        story.drop_link()
+        await story.resume()
+        await story.wait(20)
+        story.session.first_frame(old.attachment)
+        story.drop_link()
+        await story.wait(100)
+        await story.resume()
+        story.judge()
+
+
 async def lost_resume_answers() -> None:
     async with open_story() as story:
         story.ask()
@@ -223,6 +264,23 @@ async def old_owner_wakes() -> None:
         old = story.client.link
         assert old is not None
         story.servers[0].cut_off = True
+        await story.move_quietly()
+        await story.wait(3_000)
+        old.unstall()
+        await story.wait(1_000)
+
+
+async def old_owner_asks() -> None:
+    """The old owner reaches the store, with a backlog behind a socket that is stuck and moves again later."""
+    async with open_story(answer_units=40, rtf=0.01) as story:
+        story.database.tells_terms = False
+        story.ask()
+        await story.answering()
+        story.stall_socket()
+        await story.until(lambda: story.events(e.ResponseEnded))
+        await story.wait(200)
+        old = story.client.link
+        assert old is not None
         await story.move_quietly()
         await story.wait(3_000)
         old.unstall()
@@ -312,6 +370,38 @@ async def long_replay() -> None:
             raise BrokenPromise("bounded", "a client that takes what it asked for is found too slow")
 
 
+async def flooded_runtime() -> None:
+    """For a while its queue takes neither the word that a turn is closed, nor that a session is over."""
+    told: list[rt.ToRuntime] = []
+    async with open_story() as story:
+        with busy_for(story, fx.CommitTurn, told):
+            story.ask()
+            await story.wait(100)
+        await story.wait(2_000)
+        if not story.events(e.InputTranscript):
+            raise BrokenPromise("exactly-once-stream", "a turn that was committed was never heard")
+        heard = [type(message) for message in told if isinstance(message, fx.CommitTurn | fx.Respond)]
+        if heard != sorted(heard, key=lambda kind: kind is fx.Respond):
+            raise BrokenPromise("exactly-once-stream", "the model is asked before it is told the turn")
+    closed: list[rt.ToRuntime] = []
+    async with open_story(settle=False) as story:
+        with busy_for(story, fx.CloseSession, closed):
+            story.client.post(c.Close())
+            await story.wait(100)
+        await story.wait(2_000)
+        if not any(isinstance(message, fx.CloseSession) for message in closed):
+            raise BrokenPromise("bounded", "an ear is left behind for good")
+
+
+async def lane_that_does_not_pause() -> None:
+    paced = attrs.evolve(PUSH_TO_TALK, max_client_lead_ms=200, max_lane_lead_ms=10**9)
+    async with open_story(paced, answer_units=HELD_ITEMS_MAX + 500, rtf=0.0001) as story:
+        story.ask()
+        await story.wait(3_000)
+        if not story.events(e.ResponseEnded):
+            raise BrokenPromise("bounded", "any amount of output is held")
+
+
 def _forget_above(story: Story, number: int) -> None:
     """The client's process dies and comes back with what it had written down."""
     client = story.client
@@ -334,7 +424,11 @@ HUNTS: dict[str, Any] = {
         cut_and_go_on,
         cut_before_a_call,
         shown_to_a_new_worker,
+        late_end,
         late_detach,
+        late_confirmation,
+        late_frame_of_an_old_socket,
+        time_turned_back,
         bold_ack,
         runtime_dies,
         many_turns,
@@ -349,12 +443,15 @@ HUNTS: dict[str, Any] = {
         lost_resume_answers,
         two_owners,
         old_owner_wakes,
+        old_owner_asks,
         two_owners_write,
         audio_lost_on_its_way,
         cut_with_audio_on_its_way,
         an_old_number,
         input_sent_again,
         first_frames,
+        flooded_runtime,
+        lane_that_does_not_pause,
         long_replay,
     )
 }

@@ -1,82 +1,11 @@
-"""Deliberate faults in the product, each by a name: an edit of one of its functions' source. An edit that does not fit any
-more is an error, so the list cannot rot.
-"""
+"""Deliberate faults in the product, each by a name, and the promise and the story that catch it."""
 
 from __future__ import annotations
-import __future__
 
-import inspect
-import sys
-import textwrap
-from typing import Any
-
-import attrs
-import pytest
-
-
-@attrs.frozen
-class Edit:
-    """``where``: ``module:function`` or ``module:Class.method``."""
-
-    where: str
-    old: str
-    new: str
-
-
-@attrs.frozen
-class Mutant:
-    """``promise`` is what is broken, ``hunt`` the name of the story that shows it (tests/core/hunts.py)."""
-
-    name: str
-    promise: str
-    hunt: str
-    wrong: str
-    edits: tuple[Edit, ...]
-
-
-def switch_on(mutant: Mutant, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Put the mutant's functions in the place of the product's, wherever they are known."""
-    for edit in mutant.edits:
-        _apply(edit, monkeypatch)
-
-
-def _apply(edit: Edit, monkeypatch: pytest.MonkeyPatch) -> None:
-    module_name, _, path = edit.where.partition(":")
-    module = sys.modules[module_name]
-    owner: Any = module
-    *classes, name = path.split(".")
-    for part in classes:
-        owner = getattr(owner, part)
-    original = inspect.getattr_static(owner, name)
-    function = original.fget if isinstance(original, property) else original
-    source = textwrap.dedent(inspect.getsource(function))
-    assert source.count(edit.old) == 1, f"{edit.where} has no (or no single) {edit.old!r}"
-    code = compile(
-        source.replace(edit.old, edit.new), f"<mutant of {edit.where}>", "exec", __future__.annotations.compiler_flag
-    )
-    made: dict[str, Any] = {}
-    exec(code, vars(module), made)
-    if classes:
-        monkeypatch.setattr(owner, name, made[name])
-    else:
-        _replace_everywhere(function, made[name], monkeypatch)
-
-
-def _replace_everywhere(old: Any, new: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In every module that has imported it, and in every dispatch table."""
-    for module_name, module in tuple(sys.modules.items()):
-        if not module_name.startswith(("core.", "store.", "tests.core.")):
-            continue
-        for name, value in tuple(vars(module).items()):
-            if value is old:
-                monkeypatch.setattr(module, name, new)
-            elif type(value) is dict:
-                for key, entry in tuple(value.items()):
-                    if entry is old:
-                        monkeypatch.setitem(value, key, new)
-
+from tests.core.mutating import Edit, Mutant
 
 OUTPUT = "core.session.decisions.output"
+OF_THE_LANE = "active is None or command.epoch != state.epoch or command.response_id != active.response_id"
 CUT = "core.session.decisions.cut"
 OUTBOX = "core.actors.outbox:Outbox"
 
@@ -87,13 +16,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "no-stale-audio",
         "late_output",
         "model output of a lane that is over becomes an event",
-        (
-            Edit(
-                f"{OUTPUT}:model_output",
-                "if active is None or command.epoch != state.epoch or command.response_id != active.response_id:",
-                "if active is None:",
-            ),
-        ),
+        (Edit(f"{OUTPUT}:model_output", f"if {OF_THE_LANE}:", "if active is None:"),),
+    ),
+    Mutant(
+        "late_end_taken",
+        "one-end",
+        "late_end",
+        "the end of a lane that is over ends an answer again",
+        (Edit(f"{OUTPUT}:model_done", f"if {OF_THE_LANE}:", "if active is None:"),),
     ),
     Mutant(
         "epoch_not_bumped",
@@ -172,6 +102,26 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "token_confirmed_for_an_older_generation",
+        "fences",
+        "late_confirmation",
+        "the first frame of a replaced attachment confirms the newest token",
+        (Edit("core.session.decisions.link:confirm_token", " or link.generation != command.generation", ""),),
+    ),
+    Mutant(
+        "frame_of_an_old_socket_counts",
+        "exactly-once-stream",
+        "late_frame_of_an_old_socket",
+        "any socket's frame shows that the newest attachment's answer arrived",
+        (
+            Edit(
+                "core.actors.session:Session.first_frame",
+                "if attachment.generation == self.state.attachment.generation and not",
+                "if not",
+            ),
+        ),
+    ),
+    Mutant(
         "old_token_accepted",
         "fences",
         "stolen_token",
@@ -229,6 +179,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (Edit("core.actors.lease:Lease.holds", "now < self.proved_at + LEASE_S and", ""),),
     ),
     Mutant(
+        "lost_term_goes_on",
+        "no-stale-audio",
+        "old_owner_asks",
+        "a server that sees a newer term in the store takes it for its own",
+        (
+            Edit("core.actors.session:Session.lose_term", "if term > self.term and not self._ended:", "if False:"),
+            Edit(
+                "core.actors.housekeeping:Housekeeper._compare",
+                'session.fail(TermRefused("the session is not ours any more"))',
+                "pass",
+            ),
+        ),
+    ),
+    Mutant(
         "new_owner_does_not_wait",
         "no-stale-audio",
         "two_owners_write",
@@ -282,13 +246,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "calls",
         "cut_before_a_call",
         "a function call of a lane that is over becomes an event",
-        (
-            Edit(
-                f"{OUTPUT}:model_call",
-                "if active is None or command.epoch != state.epoch or command.response_id != active.response_id:",
-                "if active is None:",
-            ),
-        ),
+        (Edit(f"{OUTPUT}:model_call", f"if {OF_THE_LANE}:", "if active is None:"),),
     ),
     Mutant(
         "told_before_it_is_fed",
@@ -339,6 +297,24 @@ MUTANTS: tuple[Mutant, ...] = (
         "an actor whose append failed goes on with what it remembers",
         (Edit("core.actors.session:Session.fail", "if self.failure is not None:", "if True:"),),
     ),
+    Mutant(
+        "memory_rolled_back",
+        "one-end",
+        "cut_that_is_lost",
+        "an actor whose append failed goes back to what it remembers of before",
+        (
+            Edit(
+                "core.actors.session:Session.step",
+                "result = step(",
+                "import copy; self.before = copy.deepcopy(self.state)\n    result = step(",
+            ),
+            Edit(
+                "core.actors.session:Session.fail",
+                "if self.failure is not None:",
+                "self.state = self.before\n    if True:",
+            ),
+        ),
+    ),
     # -- the stream
     Mutant(
         "gaps_not_announced",
@@ -373,6 +349,27 @@ MUTANTS: tuple[Mutant, ...] = (
                 "number, opening",
             ),
         ),
+    ),
+    Mutant(
+        "refused_words_are_lost",
+        "exactly-once-stream",
+        "flooded_runtime",
+        "what the runtime's full queue refuses is forgotten",
+        (Edit("core.actors.line:RuntimeLine.tell", "size_bytes = weight(message)", "return Fate.LOST"),),
+    ),
+    Mutant(
+        "refused_words_are_overtaken",
+        "exactly-once-stream",
+        "flooded_runtime",
+        "what the runtime's queue takes goes before what it refused",
+        (Edit("core.actors.line:RuntimeLine.tell", "self.settle() and self._take(message)", "self._take(message)"),),
+    ),
+    Mutant(
+        "ear_left_behind",
+        "bounded",
+        "flooded_runtime",
+        "nobody tells a runtime again that a session is over",
+        (Edit("core.actors.supervisor:Supervisor._close_ear", "and not session.line.settle()", "and False"),),
     ),
     # -- the window
     Mutant(
@@ -428,11 +425,38 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "output_held_without_bound",
+        "bounded",
+        "lane_that_does_not_pause",
+        "any amount of output is held for a client that is not ready for it",
+        (
+            Edit(
+                "core.actors.pacer:Pacer.put",
+                "if len(self.queue) >= HELD_ITEMS_MAX or self.held_bytes + size_bytes > HELD_BYTES_MAX:",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
         "replay_counts_as_waiting",
         "bounded",
         "long_replay",
         "what a client asks to have again counts as what it does not take",
         (Edit(f"{OUTBOX}.attach", "self.counted_above = self.head", "self.counted_above = 0"),),
+    ),
+    Mutant(
+        "nonsense_taken",
+        "fences",
+        "time_turned_back",
+        "a command is decided whatever its arguments",
+        (Edit("core.session.machine:decide", "if bad is not None:", "if False:"),),
+    ),
+    Mutant(
+        "told_as_before",
+        "heard-only",
+        "cut_and_go_on",
+        "what is kept of how an answer is told is not forgotten when it changes",
+        (Edit("core.session.apply:_answer_changed", "if item is not None:", "if False:"),),
     ),
     Mutant(
         "live_state_not_from_the_log",

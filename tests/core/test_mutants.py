@@ -13,7 +13,8 @@ import trio.testing
 import core.actors.supervisor
 import store.planning
 from tests.core.hunts import HUNTS
-from tests.core.mutants import MUTANTS, Mutant, switch_on
+from tests.core.mutants import MUTANTS
+from tests.core.mutating import Mutant, switch_on
 
 TABLE = Path(__file__).parents[2] / "docs" / "mutants.md"
 HEADER = """# Mutants

@@ -167,6 +167,9 @@ class FaultyStore:
     def watch_terms(self, told: TermGiven | None) -> None:
         self.inner.watch_terms(told)
 
+    def fault(self) -> str | None:
+        return self.inner.fault()
+
     def append_nowait(self, batch: Batch, done: AppendDone) -> None:
         self._queue.append((encode_batch(batch), done))
         self._wake.set()

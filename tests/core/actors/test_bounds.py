@@ -14,7 +14,7 @@ from core.actors import mailbox as mailboxes
 from core.actors import outbox as outboxes
 from core.actors import pacer as pacers
 from core.actors.entries import Posted
-from core.actors.input_bodies import SPARE_BYTES, SPARE_ITEMS, InputBodies
+from core.actors.input_bodies import PARTS_BYTES_MAX, SPARE_BYTES, SPARE_ITEMS, InputBodies
 from core.actors.line import OWED_BYTES_MAX, OWED_ITEMS_MAX, Fate, RuntimeLine
 from core.actors.mailbox import Mailbox, MailboxFull
 from core.actors.outbox import AsidesFull, Entry, Outbox
@@ -25,7 +25,7 @@ from core.ports.projection import DELTA, LIVE, TERMINAL, Frame
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
-from core.session.state import Chunk, Input
+from core.session.state import IMAGES_MAX, Chunk, SessionState
 from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
 
 MANY = 5_000
@@ -107,7 +107,8 @@ async def test_an_answer_of_which_too_much_is_held_fails_alone(monkeypatch: pyte
 
 @given(st.lists(st.tuples(st.integers(1, 200_000), st.booleans()), max_size=200))
 def test_the_inputs_audio_is_let_go_with_the_input(chunks: list[tuple[int, bool]]) -> None:
-    kept, side = InputBodies(), Input()
+    kept, state = InputBodies(), SessionState()
+    side = state.input
     for number, (size_bytes, committed) in enumerate(chunks):
         kept.keep({str(number): bytes(size_bytes)})
         side.pending.append(Chunk(str(number), size_bytes, 0, 10))
@@ -115,9 +116,10 @@ def test_the_inputs_audio_is_let_go_with_the_input(chunks: list[tuple[int, bool]
         if committed:
             side.pending.clear()
             side.pending_bytes = 0
-        kept.let_go(side)
-        assert len(kept.bodies) <= 2 * len(side.pending) + SPARE_ITEMS
-        assert sum(map(len, kept.bodies.values())) == kept.size_bytes <= 2 * side.pending_bytes + SPARE_BYTES
+        kept.let_go(state)
+        assert len(kept.bodies) <= 2 * (len(side.pending) + IMAGES_MAX) + SPARE_ITEMS
+        held_bytes = sum(map(len, kept.bodies.values()))
+        assert held_bytes == kept.size_bytes <= 2 * side.pending_bytes + PARTS_BYTES_MAX + SPARE_BYTES
         assert all(kept.get(chunk.digest) is not None for chunk in side.pending)
 
 

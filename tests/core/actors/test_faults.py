@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 import pytest
 import trio
@@ -15,28 +14,10 @@ from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
 from store.memory import Fault
+from tests.core.actors.busy import busy_for
 from tests.core.actors.stories import Story, open_story
 
 SECRET = "my secret is swordfish"
-
-
-@contextmanager
-def busy_for(story: Story, kind: type | tuple[type, ...], told: list[rt.ToRuntime] | None = None) -> Iterator[None]:
-    """The worker's queue is full for messages of that kind, within the block. What it takes, then and later, is ``told``."""
-    runtime = story.servers[0].runtime
-    usual = runtime.send
-    busy = True
-
-    def send(message: rt.ToRuntime) -> None:
-        if busy and isinstance(message, kind):
-            raise rt.RuntimeBusy("full")
-        usual(message)
-        if told is not None:
-            told.append(message)
-
-    runtime.send = send  # type: ignore[method-assign]
-    yield
-    busy = False
 
 
 async def test_sound_that_the_worker_does_not_take_is_counted_and_the_session_lives() -> None:
@@ -108,9 +89,9 @@ async def test_who_owes_too_much_begins_anew_from_the_log() -> None:
             await story.wait(50)
             supervisor = story.servers[0].supervisor
             assert not supervisor.sessions
-            sessions_max, supervisor.sessions_max = supervisor.sessions_max, 1
+            sessions_max, supervisor._sessions_max = supervisor._sessions_max, 1
             assert not supervisor.has_room, "the worker still has its ear"
-            supervisor.sessions_max = sessions_max
+            supervisor._sessions_max = sessions_max
         await story.until(lambda: any(isinstance(message, fx.CloseSession) for message in told))
         await story.wait(100)
         assert await story.resume()

@@ -20,7 +20,8 @@ from hypothesis import given, note
 from tests.core.actors import programs as told
 from tests.core.actors.programs import TALK, TROUBLE, Program, Setting, play, printed, programs, settings
 from tests.core.actors.stories import Story
-from tests.core.mutants import MUTANTS, switch_on
+from tests.core.mutants import MUTANTS
+from tests.core.mutating import switch_on
 
 PROFILE = hypothesis.settings.get_current_profile_name()
 PROGRAMS = {"dev": 40, "ci": 400, "soak": 20_000}

@@ -473,8 +473,10 @@ def check_fences_grow(before: tuple[int, ...], state: SessionState) -> None:
 
 
 def check_generation(before: tuple[int, ...], result: Step) -> None:
-    """fences: only the present attachment's end is one."""
+    """fences: only the present attachment's end is one, and only its first frame confirms its token."""
     for record in result.records:
+        if isinstance(record.event, e.TokenConfirmed):
+            assert record.event.generation == before[2], "fences: an older attachment confirmed the newest token"
         if isinstance(record.event, e.Detached):
             assert record.event.generation == before[2], "fences: an older attachment's end was taken for this one's"
 
