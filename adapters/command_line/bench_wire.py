@@ -106,19 +106,22 @@ async def _unless_too_slow(console: Console, count: int, run: Awaitable[T]) -> T
 
 
 async def _real_time(console: Console, options: dict[str, str], most: int, load: list[int], seconds: float) -> None:
-    table = Table(title="real-time traffic, 5 appends and 5 deltas a second each", title_justify="left", box=None)
+    console.print(
+        "n sessions in real time, 5 appends and 5 deltas a second each; lateness in ms, processor time in cores"
+    )
+    table = Table(box=None)
     for name in (
         "sessions",
-        "late p50 ms",
-        "p99 ms",
+        "p50",
+        "p99",
         "deltas/s",
         "appends/s",
-        "server cores",
+        "server",
         "worker",
         "load",
         "starved",
-        "load lag p99 ms",
-        "per core",
+        "lag",
+        "/core",
     ):
         table.add_column(name, justify="right")
     best: Load | None = None
@@ -130,6 +133,9 @@ async def _real_time(console: Console, options: dict[str, str], most: int, load:
             break
         best = measured
     console.print(table)
+    console.print(
+        "starved: the server could run and others did; lag: p99 of this load's own, ms; /core: sessions for each"
+    )
     if best is None:
         console.print(f"no run kept p99 under {LATE_MS_MAX:g} ms")
     else:
