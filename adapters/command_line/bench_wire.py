@@ -22,7 +22,7 @@ from adapters.command_line.reading import run
 T = TypeVar("T")
 
 LATE_MS_MAX = 50.0
-SETTLE_S = 1.0
+HEADS = ("n", "p50", "p99", "out/s", "in/s", "server", "worker", "load", "starved", "lag", "/core")
 
 
 @click.command(short_help="Barge-in among many sessions; sessions for each core.")
@@ -110,19 +110,7 @@ async def _real_time(console: Console, options: dict[str, str], most: int, load:
         "n sessions in real time, 5 appends and 5 deltas a second each; lateness in ms, processor time in cores"
     )
     table = Table(box=None)
-    for name in (
-        "sessions",
-        "p50",
-        "p99",
-        "deltas/s",
-        "appends/s",
-        "server",
-        "worker",
-        "load",
-        "starved",
-        "lag",
-        "/core",
-    ):
+    for name in HEADS:
         table.add_column(name, justify="right")
     best: Load | None = None
     for count in load:
