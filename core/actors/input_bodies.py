@@ -6,10 +6,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from core.session.parts import bodies_needed
-from core.session.state import IMAGES_BYTES_MAX, IMAGES_MAX, REFERENCE_BYTES_MAX, SessionState
+from core.session.parts import amount_needed, bodies_needed
+from core.session.state import SessionState
 
-PARTS_BYTES_MAX = IMAGES_BYTES_MAX + REFERENCE_BYTES_MAX
 SPARE_ITEMS = 16
 SPARE_BYTES = 1024 * 1024
 
@@ -34,10 +33,8 @@ class InputBodies:
 
     def let_go(self, state: SessionState) -> None:
         """Forget what a new worker has no need of any more, once it is much."""
-        side = state.input
-        items = len(side.pending) + len(side.images) + IMAGES_MAX
-        many = len(self.bodies) > 2 * items + SPARE_ITEMS
-        if many or self.size_bytes > 2 * side.pending_bytes + PARTS_BYTES_MAX + SPARE_BYTES:
+        items, size_bytes = amount_needed(state)
+        if len(self.bodies) > 2 * items + SPARE_ITEMS or self.size_bytes > 2 * size_bytes + SPARE_BYTES:
             needed = frozenset(bodies_needed(state))
             self.bodies = {digest: body for digest, body in self.bodies.items() if digest in needed}
             self.size_bytes = sum(map(len, self.bodies.values()))

@@ -81,3 +81,12 @@ def bodies_needed(state: SessionState) -> tuple[str, ...]:
     pending = (image.digest for image in state.input.images)
     reference = (state.reference.digest,) if state.reference is not None else ()
     return (*reference, *told, *audio, *pending)
+
+
+def amount_needed(state: SessionState) -> tuple[int, int]:
+    """How many those are, and their bytes."""
+    side, reference = state.input, state.reference
+    told = [image.size_bytes for item_id in state.shown for image in state.items[item_id].images]
+    items = len(side.pending) + len(side.images) + len(told) + (reference is not None)
+    size_bytes = side.pending_bytes - side.typed_bytes + sum(told) + (reference.size_bytes if reference else 0)
+    return items, size_bytes

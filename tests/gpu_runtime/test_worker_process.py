@@ -19,6 +19,7 @@ from core.ports.runtime import (
     CloseSession,
     Feed,
     OpenSession,
+    Part,
     Produced,
     RuntimeBusy,
     RuntimeLost,
@@ -297,8 +298,10 @@ async def test_a_flood_is_refused_and_costs_nobody_else() -> None:
         try:
             flood(flooder, bytes(100_000))
             full = runtime.statistics()
-            assert full.queue_bytes <= 5 * 1024 * 1024
+            assert full.queue_bytes <= WorkerOptions().session_bytes_max
             assert flood(flooder, bytes(100_000)) == 0
+            with pytest.raises(RuntimeBusy):  # a picture has no more right than sound
+                runtime.send(Part("flooder", 1, "image", "d", "image/png", 0, "", "", bytes(100_000)))
             runtime.send(AbortLane("flooder", 1))  # steering has a reserve
             runtime.send(CloseSession("flooder"))
             other.ask("do you hear me")
@@ -330,7 +333,7 @@ async def test_a_single_message_larger_than_a_share_is_refused() -> None:
     async with open_worker("scripted") as runtime:
         Caller(runtime)
         with pytest.raises(RuntimeBusy):
-            runtime.send(Feed("s", 1, 0, 20, bytes(5 * 1024 * 1024)))
+            runtime.send(Feed("s", 1, 0, 20, bytes(WorkerOptions().session_bytes_max)))
         assert runtime.statistics().queue_items == 0
 
 

@@ -14,7 +14,7 @@ from core.actors import mailbox as mailboxes
 from core.actors import outbox as outboxes
 from core.actors import pacer as pacers
 from core.actors.entries import Posted
-from core.actors.input_bodies import PARTS_BYTES_MAX, SPARE_BYTES, SPARE_ITEMS, InputBodies
+from core.actors.input_bodies import SPARE_BYTES, SPARE_ITEMS, InputBodies
 from core.actors.line import OWED_BYTES_MAX, OWED_ITEMS_MAX, Fate, RuntimeLine
 from core.actors.mailbox import Mailbox, MailboxFull
 from core.actors.outbox import AsidesFull, Entry, Outbox
@@ -25,7 +25,8 @@ from core.ports.projection import DELTA, LIVE, TERMINAL, Frame
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
-from core.session.state import IMAGES_MAX, Chunk, SessionState
+from core.session.parts import amount_needed, bodies_needed, show
+from core.session.state import Chunk, Image, Item, SessionState
 from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
 
 MANY = 5_000
@@ -107,8 +108,8 @@ async def test_an_answer_of_which_too_much_is_held_fails_alone(monkeypatch: pyte
 
 @given(st.lists(st.tuples(st.integers(1, 200_000), st.booleans()), max_size=200))
 def test_the_inputs_audio_is_let_go_with_the_input(chunks: list[tuple[int, bool]]) -> None:
-    kept, state = InputBodies(), SessionState()
-    side = state.input
+    state = SessionState()
+    kept, side = InputBodies(), state.input
     for number, (size_bytes, committed) in enumerate(chunks):
         kept.keep({str(number): bytes(size_bytes)})
         side.pending.append(Chunk(str(number), size_bytes, 0, 10))
@@ -117,10 +118,27 @@ def test_the_inputs_audio_is_let_go_with_the_input(chunks: list[tuple[int, bool]
             side.pending.clear()
             side.pending_bytes = 0
         kept.let_go(state)
-        assert len(kept.bodies) <= 2 * (len(side.pending) + IMAGES_MAX) + SPARE_ITEMS
-        held_bytes = sum(map(len, kept.bodies.values()))
-        assert held_bytes == kept.size_bytes <= 2 * side.pending_bytes + PARTS_BYTES_MAX + SPARE_BYTES
+        assert len(kept.bodies) <= 2 * len(side.pending) + SPARE_ITEMS
+        assert sum(map(len, kept.bodies.values())) == kept.size_bytes <= 2 * side.pending_bytes + SPARE_BYTES
         assert all(kept.get(chunk.digest) is not None for chunk in side.pending)
+
+
+@given(st.lists(st.tuples(st.integers(1, 600_000), st.booleans()), max_size=40))
+def test_pictures_are_kept_while_the_conversation_shows_them(pictures: list[tuple[int, bool]]) -> None:
+    state, kept = SessionState(), InputBodies()
+    kept.keep({"voice": bytes(100)})
+    state.reference = Image("voice", 100, "audio/wav", 0)
+    for number, (size_bytes, shown) in enumerate(pictures):
+        digest = str(number)
+        kept.keep({digest: bytes(size_bytes)})
+        if shown:
+            state.items[digest] = Item(digest, "user", "message", "")
+            show(state, digest, (Image(digest, size_bytes, "image/png", 0),))
+        kept.let_go(state)
+        items, needed_bytes = amount_needed(state)
+        assert len(kept.bodies) <= 2 * items + SPARE_ITEMS
+        assert sum(map(len, kept.bodies.values())) == kept.size_bytes <= 2 * needed_bytes + SPARE_BYTES
+        assert all(kept.get(digest) is not None for digest in bodies_needed(state))
 
 
 # -- the line -------------------------------------------------------------------------------------------------------------
@@ -131,6 +149,15 @@ class Busy:
 
     def send(self, message: rt.ToRuntime) -> None:
         raise rt.RuntimeBusy("full")
+
+
+@pytest.mark.parametrize("size_bytes", [10, 1_000_000])
+def test_a_picture_of_the_moment_is_lost_and_one_of_an_item_is_owed(size_bytes: int) -> None:
+    line = RuntimeLine(Busy())  # type: ignore[arg-type]
+    picture = rt.Part("s", 1, "image", "d", "image/png", 0, "", "", bytes(size_bytes))
+    assert line.tell(picture) is Fate.LOST
+    assert line.tell(attrs.evolve(picture, item_id="mine")) is Fate.OWED
+    assert line.tell(attrs.evolve(picture, kind="text", text="so")) is Fate.OWED
 
 
 @pytest.mark.parametrize("size_bytes", [10, 1_000_000])
