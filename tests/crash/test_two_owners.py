@@ -16,7 +16,7 @@ import sqlalchemy
 import trio
 
 from adapters.bench.own_server import ServerProcess
-from adapters.client.errors import ClientError
+from adapters.client.errors import ConnectionLost
 from adapters.client.trio_client import DuplexClient
 from adapters.replay.replaying import Replay, replay_session
 from adapters.wire.caused import encode_caused
@@ -62,31 +62,33 @@ async def test_the_old_owner_is_cut_off_from_the_database(tmp_path: Path) -> Non
 async def _the_old_owner_is_away(
     cluster: Cluster, first: ServerProcess, other: ServerProcess, leave: Callable[[], None], wake: Callable[[], None]
 ) -> None:
-    with suppress(ClientError):  # the old socket is closed with 1012 once its server knows
-        async with _client_at(cluster, first) as old:
-            events = old.events()
-            await old.send_text("a long answer please")
-            async for event in events:
-                if event.audio:
-                    break
-            leave()
-            await trio.sleep(SILENT_WITHIN_S)
-            had = old.statistics().received_events
+    async with _client_at(cluster, first) as old:
+        events = old.events()
+        await old.send_text("a long answer please")
+        async for event in events:
+            if event.audio:
+                break
+        leave()
+        await trio.sleep(SILENT_WITHIN_S)
+        had = old.statistics().received_events
+        await trio.sleep(QUIET_S)
+        assert old.statistics().received_events == had, "it writes although it cannot know whether it may"
+        async with _client_at(cluster, other, resume=old.credentials()) as new:
+            stream = new.events()
+            await new.send_text("are you there?")
+            await _completed(stream)
+            assert not await trio.to_thread.run_sync(first.is_ready), "it sends new clients elsewhere"
+            wake()
             await trio.sleep(QUIET_S)
-            assert old.statistics().received_events == had, "it writes although it cannot know whether it may"
-            async with _client_at(cluster, other, resume=old.credentials()) as new:
-                stream = new.events()
-                await new.send_text("are you there?")
-                await _completed(stream)
-                assert not await trio.to_thread.run_sync(first.is_ready), "it sends new clients elsewhere"
-                wake()
-                await trio.sleep(QUIET_S)
-                assert old.statistics().received_events <= had + 1, "it wrote to its socket without the term"
-                await new.send_text("and now?")
-                await _completed(stream)
-                assert new.statistics().lost_events == 0
-                replay = await _one_writer(cluster.url, new.session_id or "")
-                await first.ready()
+            assert old.statistics().received_events <= had + 1, "it wrote to its socket without the term"
+            await new.send_text("and now?")
+            await _completed(stream)
+            with trio.fail_after(40), pytest.raises(ConnectionLost, match="resume"):
+                async for _ in events:
+                    pass  # it was told to go on elsewhere
+            assert new.statistics().lost_events == 0
+            replay = await _one_writer(cluster.url, new.session_id or "")
+            await first.ready()
     ended = [record.event.status for record in replay.records if isinstance(record.event, e.ResponseEnded)]
     assert ended == [INCOMPLETE, names.STATUS_COMPLETED, names.STATUS_COMPLETED]
     owners = [record.event for record in replay.records if isinstance(record.event, e.OwnerChanged)]
