@@ -24,7 +24,7 @@ TURN_TOKENS = 8
 AUDIO_MS_PER_TOKEN = 40
 IMAGE_TOKENS = 256
 
-TAIL_ITEMS = 8
+TAIL_ITEMS = 4
 """The newest items are told one by one: they are those that still change."""
 
 

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from core.session.apply import fold
-from core.session.machine import step
 from tests.core.session import measure
 
 
@@ -21,6 +20,5 @@ def test_fold_of_a_busy_hour(benchmark: Any, goal: str) -> None:
 @pytest.mark.parametrize("goal", [f"{measure.BARGE_IN_GOAL_US} us"])
 @pytest.mark.parametrize("turns", [measure.SHORT_TALK, measure.LONG_TALK, measure.LONGER_TALK])
 def test_barge_in_after_so_many_turns(benchmark: Any, turns: int, goal: str) -> None:
-    make = measure.barge_ins(turns)
-    result = benchmark.pedantic(step, setup=lambda: (make(), {}), rounds=300, warmup_rounds=5)
-    assert result.refusal is None
+    talk = measure.LongTalk(turns)
+    benchmark.pedantic(talk.barge_in, setup=talk.answer, teardown=talk.go_on, rounds=50, warmup_rounds=5)

@@ -6,14 +6,12 @@ processor, so that what else runs on a machine counts less.
 
 from __future__ import annotations
 
-import copy
 import time
 from collections.abc import Callable
 
 from core.session import commands as c
 from core.session import events as e
-from core.session.machine import Step, step
-from core.session.state import SessionState
+from core.session.machine import step
 from tests.core.session.world import MS, World
 
 FOLD_GOAL_MS = 100
@@ -21,12 +19,10 @@ BARGE_IN_GOAL_US = 100
 
 INPUTS = OUTPUTS = 18_000
 OUTPUTS_PER_ANSWER = 25
+BARGE_IN = c.CancelOutput("barge_in")
 
 SHORT_TALK, LONG_TALK, LONGER_TALK = 5, 60, 200
 """Turns that were answered before the barge-in; in the longest the machine has forgotten the oldest answers' ledgers."""
-
-BargeIn = tuple[SessionState, c.CancelOutput, int, c.Cursor]
-"""The arguments of one step."""
 
 
 def busy_hour() -> list[e.Record]:
@@ -45,23 +41,31 @@ def busy_hour() -> list[e.Record]:
     return world.records
 
 
-def barge_ins(turns: int) -> Callable[[], BargeIn]:
-    """Makes barge-ins into the same answer of a session in which ``turns`` were answered before: decide, apply, settle and
-    effects, from the command to the next lane."""
-    world = World()
-    world.checking = False
-    for _ in range(turns):
-        world.answered(10)
-    world.ask()
-    world.make(10)
-    world.deliver()
-    world.wait(400)
-    cursor = world.cursor()
+class LongTalk:
+    """A session in which ``turns`` were answered, and then one barge-in after another, each into the answer to a new turn."""
 
-    def make() -> BargeIn:
-        return copy.deepcopy(world.state), c.CancelOutput("barge_in"), world.now_ns, cursor
+    def __init__(self, turns: int) -> None:
+        self.world = World()
+        self.world.checking = False
+        for _ in range(turns):
+            self.world.answered(10)
 
-    return make
+    def answer(self) -> None:
+        """The next answer, a part of which was played."""
+        self.world.ask()
+        self.world.make(10)
+        self.world.deliver()
+        self.world.wait(400)
+        self.cursor = self.world.cursor()
+
+    def barge_in(self) -> None:
+        """Decide, apply, settle and effects, from the command to the next lane: what is measured."""
+        self.result = step(self.world.state, BARGE_IN, self.world.now_ns, self.cursor)
+
+    def go_on(self) -> None:
+        """After it."""
+        assert self.result.refusal is None
+        self.world._note(BARGE_IN, self.result)
 
 
 def best_ms(do: Callable[[], object], rounds: int) -> float:
@@ -76,11 +80,11 @@ def best_ms(do: Callable[[], object], rounds: int) -> float:
 
 def best_barge_in_us(turns: int, rounds: int) -> float:
     """The best of a few, in us."""
-    make, times = barge_ins(turns), []
+    talk, times = LongTalk(turns), []
     for _ in range(rounds):
-        arguments = make()
+        talk.answer()
         began = time.thread_time_ns()
-        result: Step = step(*arguments)
+        talk.barge_in()
         times.append(time.thread_time_ns() - began)
-        assert result.refusal is None
+        talk.go_on()
     return min(times) / 1_000
