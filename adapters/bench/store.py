@@ -91,7 +91,7 @@ async def _stages(url: str, session: str) -> tuple[float, float, float, float]:
 
 def _stages_in_thread(url: str, session: str) -> tuple[float, float, float, float]:
     engines = make_engines(url, "full")
-    gc.disable()  # a server's collector hardly ever looks, either (settle_memory)
+    gc.disable()  # a server's collector hardly ever looks, either (adapters.server.serving.settle)
     try:
         with engines.read.connect() as connection:
             read_ms, pages = _timed(lambda: _read_rows(connection, session))

@@ -22,6 +22,7 @@ from adapters.bench.store import ColdResume, cold_resume, sqlite_url
 from adapters.bench.takeover import takeover_ms
 from adapters.command_line.bench_wire import counts
 from adapters.command_line.reading import run
+from adapters.server.serving import settle
 from store.opening import open_store
 
 
@@ -42,6 +43,7 @@ def store_command(seconds: float, minutes: int, rounds: int, postgres: str | Non
     one."""
     console = Console()
     console.print(describe(seed))
+    settle()  # the appends are this process's own: it runs as a server does
     with _postgres(postgres) as url:
         run(_measure, console, seconds, minutes, rounds, seed, counts(sessions), url)
 

@@ -237,6 +237,8 @@ class Supervisor:
             row = await self._ports.store.session(session_id)
             while (position := folded.state.position if folded else 0) < row.position:
                 batches = await self._ports.store.read(session_id, position, READ_RECORDS)
+                if not batches:
+                    break  # the log was replaced by a shorter one meanwhile
                 folded = folded or self._begin_fold(batches[0].records[0].event, projection)
                 folded.take(batches, row.updated_ns)
         except SessionUnknown:

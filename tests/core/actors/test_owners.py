@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 import trio
 
 from core.actors.housekeeping import EXPIRY_MS, due_without_owner
 from core.actors.lease import LEASE_S, Holders
+from core.actors.supervisor import ResumeRefused
 from core.session import events as e
 from core.session.apply import fold
 from core.session.config import SessionConfig
+from store.memory import MemoryDatabase
 from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
 
 MARGIN_MS = 3_000
@@ -220,3 +223,16 @@ async def test_the_deadline_of_a_session_without_an_owner() -> None:
         due = due_without_owner(story.session.state, lost_ns + 10**12)
         assert due is not None
         assert due.at_ns < lost_ns + 5_000_000_000, "it was detached before its owner was lost"
+
+
+async def test_a_log_that_lost_its_end_while_it_was_read_is_no_crash(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody puts a shorter log in the place of this one, between the look at its head and the reading."""
+    async with open_story() as story:
+        await kill(story)
+        other = await story.start_server()
+        monkeypatch.setattr(MemoryDatabase, "read", lambda database, session, after, limit: [])
+        with pytest.raises(ResumeRefused) as refused:
+            await other.supervisor.resume(story.client.session_id, story.client.token, story.client.number)
+        assert refused.value.code == "session_resume_expired"
+        monkeypatch.undo()
+        await story.resume()
