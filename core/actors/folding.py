@@ -1,7 +1,7 @@
 """A log that is read back: everything that an actor is made of, folded from the records alone.
 
 What lies before the replay window is most of a long log, and nobody can ask for its frames: the machine folds it as ever,
-the projection only counts. A fold is of the whole log or goes on from one; there are no snapshots (decision 021).
+the projection only counts. A fold is of the whole log or goes on from one; there are no snapshots (decision 022).
 """
 
 from __future__ import annotations
