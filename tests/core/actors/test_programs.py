@@ -90,7 +90,7 @@ def test_every_verb_and_every_fault_that_is_promised_is_drawn() -> None:
     assert all(callable(getattr(Story, verb)) for verb in verbs)
     seen: set[str] = set()
 
-    @hypothesis.settings(max_examples=200, database=None, derandomize=True)
+    @hypothesis.settings(max_examples=40, database=None, derandomize=True)
     @given(programs())
     def draw(program: Program) -> None:
         seen.update(verb for verb, *_ in program)
@@ -126,6 +126,8 @@ def test_another_seed_may_be_another_story() -> None:
 
 
 @pytest.mark.mutant
+@pytest.mark.no_cover
+@pytest.mark.limit(wall_s=180)
 @pytest.mark.parametrize("store", ["memory", "sqlite"])
 @pytest.mark.parametrize("name", ["two_ends", "writes_before_durable"])
 def test_what_is_printed_of_a_failing_program_fails_again(

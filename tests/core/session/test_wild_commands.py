@@ -1,7 +1,7 @@
 """Every command, in every phase, with arguments that nobody in his right mind would send: legal, or a refusal from the one
 table, and never an exception. What becomes an event can be written to a log and read back.
 
-dev tries 300 sequences of up to 12 commands, ci 2,000, soak 50,000.
+dev tries 300 sequences of up to 12 commands, ci 1,500, soak 50,000.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from store.codec import decode_row, encode_record
 from tests.core.session.world import CLIENT_VAD, SERVER_VAD, World
 
 COMMANDS: tuple[type, ...] = get_args(Command)
-EXAMPLES = {"dev": 300, "ci": 2_000, "soak": 50_000}
+EXAMPLES = {"dev": 300, "ci": 1_500, "soak": 50_000}
 
 HALF = "\ud800"
 NUMBERS = (0, 1, -1, 7, 100, 480, 24_000, 2**31, 2**53 + 1, 2**63 - 1, 2**63, -(2**63), 2**64, 10**30, -(10**30))
@@ -116,6 +116,8 @@ def world_in(phase: Phase, config: SessionConfig) -> World:
     return world
 
 
+@pytest.mark.no_cover  # tracing makes it three times as long
+@pytest.mark.limit(wall_s=900)
 @hypothesis.settings(max_examples=EXAMPLES.get(hypothesis.settings.get_current_profile_name(), 300))
 @given(phases, st.sampled_from([CLIENT_VAD, SERVER_VAD]), st.lists(commands, min_size=1, max_size=12))
 def test_no_command_is_too_wild(phase: Phase, config: SessionConfig, wild_ones: list[Any]) -> None:
