@@ -71,7 +71,6 @@ async def cold_resume(server: ServerProcess, minutes: int, session: str) -> Cold
     hour = HourMaker(session, token_hash(TOKEN), minutes)
     async with open_store(server.store_url) as store:
         await store.put_log(hour.batches)
-        stages = await _stages(server.store_url, session)
         number = hour.projection.number - MISSED_NUMBERS
         began = trio.current_time()
         client = DuplexClient(server.url, resume=ResumeCredentials(session, TOKEN, number), reconnect=None)
@@ -80,6 +79,7 @@ async def cold_resume(server: ServerProcess, minutes: int, session: str) -> Cold
             resumed_ms = (trio.current_time() - began) * 1e3
             await first_numbered(events)
             first_event_ms = (trio.current_time() - began) * 1e3
+        stages = await _stages(server.store_url, session)  # last: the server would sweep a session that waits for it
         await store.delete(session)
     return ColdResume(hour.state.position, resumed_ms, first_event_ms, *stages)
 
