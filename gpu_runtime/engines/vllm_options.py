@@ -141,6 +141,11 @@ def cut_of(cut: str) -> tuple[str, int]:
     return name, int(number)
 
 
+def blocks_to_lose(blocks: int) -> int:
+    """How many of an engine's KV blocks may be lost to numbers that are none; no lane may count on them."""
+    return max(blocks // 64, 8)
+
+
 def quiet() -> None:
     """Set QUIET and HOST_PID in this process's environment, before vllm is imported."""
     os.environ[HOST_PID] = str(os.getpid())

