@@ -109,6 +109,23 @@ async def test_slots_are_freed_exactly_once_whatever_is_cancelled(
     assert admission.live("a") == rooms
 
 
+async def test_the_line_sees_room_that_came_with_a_worker_though_nobody_tells() -> None:
+    class Silent(House):
+        async def moved(self) -> None:
+            await trio.sleep_forever()
+
+    house = Silent(0)
+    admission = Admission(house, Limits(queue_max=1))  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(admission.open, "a", lambda: house.open(0.01), silent)
+        await trio.sleep(5)
+        assert not house.made
+        house.sessions_max = 1
+        await trio.sleep(2)
+        assert house.made == 1
+        nursery.cancel_scope.cancel()
+
+
 async def test_the_line_is_first_come_first_served_and_its_estimate_shrinks() -> None:
     house = House(1)
     admission = Admission(house, Limits(queue_max=5))  # type: ignore[arg-type]

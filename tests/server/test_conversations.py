@@ -211,9 +211,11 @@ async def resume(client: Client, session_id: str, token: str, number: int) -> No
     )
 
 
-async def test_a_full_server_says_so_and_when_to_come_back() -> None:
-    settings = ServerSettings(model="scripted", sessions_max=1)
-    async with open_test_server(settings) as server, server.connect(GA) as first:
+@pytest.mark.parametrize(("server_max", "model_max"), [(1, 64), (64, 1)])
+async def test_a_full_server_says_so_and_when_to_come_back(server_max: int, model_max: int) -> None:
+    """Full is what the operator says, or what the workers that are up can hold."""
+    settings = ServerSettings(model="scripted", sessions_max=server_max)
+    async with open_test_server(settings, sessions_max=model_max) as server, server.connect(GA) as first:
         await first.receive()
         async with server.connect(GA) as second:
             error = (await second.receive())["error"]
