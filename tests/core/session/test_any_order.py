@@ -1,6 +1,6 @@
 """Commands, acks, outputs and failures in any order: the world checks every promise after every step.
 
-``HYPOTHESIS_PROFILE``: dev runs 100 programs of at most 50 steps, ci 2,500, soak 32,000. Hypothesis ends some programs early
+``HYPOTHESIS_PROFILE``: dev runs 100 programs of at most 50 steps, ci 2,200, soak 32,000. Hypothesis ends some programs early
 (40 steps are usual), so the steps are counted: a hunt that is cut short is no hunt. A program that fails is printed as calls
 of the rules below; pasted into a test, it runs again.
 """
@@ -28,7 +28,7 @@ from core.session.config import INPUT_KINDS, AudioFormat, SessionConfig, TurnDet
 from core.session.state import Phase
 from tests.core.session.world import RATE, World, check_replay_from_the_start
 
-PROGRAMS = {"dev": 100, "ci": 2_500, "soak": 32_000}
+PROGRAMS = {"dev": 100, "ci": 2_200, "soak": 32_000}
 STEPS = 50
 STEPS_TAKEN = {"dev": 2_000, "ci": 80_000, "soak": 1_000_000}
 """At the least, by all programs."""
