@@ -84,9 +84,18 @@ class VllmServer(ServerProcess):
         return engine
 
 
+@pytest.fixture
+def vllm_server(one_server: VllmServer) -> VllmServer:
+    """Ready to talk, whatever the test before did to it."""
+    if not one_server.alive:
+        one_server.start()
+    one_server.wait_ready(START_TIMEOUT_S)
+    return one_server
+
+
 @pytest.fixture(scope="session")
-def vllm_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
-    """Ready to talk."""
+def one_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[VllmServer]:
+    """Started once."""
     folder = tmp_path_factory.mktemp("vllm")
     plugins = folder / "plugins"
     install_trouble(plugins, folder / "trouble")
@@ -108,7 +117,6 @@ def vllm_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
     server = VllmServer(folder, ("--drain-s", "0", *flags), launch=launch, trouble=folder / "trouble")
     server.start()
     try:
-        server.wait_ready(START_TIMEOUT_S)
         yield server
     finally:
         server.stop()
@@ -121,9 +129,14 @@ class Judge:
         import torch
         from transformers import AutoModelForCausalLM, AutoTokenizer
 
+        torch.set_num_threads(1)  # beside a server that uses all cores, threads would wait for each other
         self._torch = torch
         self._tokenizer: Any = AutoTokenizer.from_pretrained(str(folder))
         self._model: Any = AutoModelForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
+
+    def tokens(self, text: str) -> int:
+        """How many it is."""
+        return len(self._tokenizer.encode(text, add_special_tokens=False))
 
     def answer(self, messages: Sequence[ChatMessage], max_tokens: int) -> tuple[str, bool]:
         """The text, and whether it ended by itself."""
