@@ -10,6 +10,7 @@ from typing import Any
 from gpu_runtime.engines.port import EngineLost, LaneEngine, LaneError
 from gpu_runtime.engines.vllm_options import VllmOptions, quiet
 from gpu_runtime.models.cascade.lane_chat import LANES_PER_ANSWER, LaneChat, LoopThread
+from gpu_runtime.models.cascade.packages import need_module
 from gpu_runtime.models.cascade.settings import Settings
 from gpu_runtime.plugin import ModelUnavailable
 
@@ -58,12 +59,10 @@ async def _start(options: VllmOptions) -> LaneEngine:
 
 
 def _tokenizer(path: Path) -> Any:
+    need_module("vllm", INSTALL)
     quiet()
-    try:
-        import vllm  # noqa: F401 - whoever has transformers alone gets no further
-        from transformers import AutoTokenizer
-    except ImportError as error:
-        raise ModelUnavailable(f"llm=vllm:{path} needs vLLM in this environment ({error}): {INSTALL}") from error
+    from transformers import AutoTokenizer
+
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(path))
     except (OSError, ValueError) as error:

