@@ -23,6 +23,7 @@ from core.session.state import SessionState
 from gpu_runtime.models.cascade.prompt import PromptBuilder
 from gpu_runtime.models.cascade.settings import Settings
 from store.opening import open_store
+from tests.speech.hearing import RATE
 from tests.vllm.conftest import Judge, VllmServer
 
 ANSWER_S = 240.0
@@ -36,6 +37,27 @@ PARIS = "What is the capital of France?"
 def client(server: VllmServer, **config: Any) -> DuplexClient:
     policy = ReconnectPolicy(attempts_max=200, initial_ms=100, delay_ms_max=500)
     return DuplexClient(server.url, model="cascade", config=cascade_session_config(**config), reconnect=policy)
+
+
+class Microphone:
+    """Sound in real time for as long as ``run`` is not cancelled: what is said, and silence."""
+
+    SLICE = bytes(RATE * 2 // 5)
+
+    def __init__(self, connected: DuplexClient) -> None:
+        self._connected = connected
+        self._waiting = b""
+
+    def say(self, pcm: bytes) -> None:
+        """pcm16 at 24 kHz."""
+        self._waiting += pcm
+
+    async def run(self) -> None:
+        """Slice after slice."""
+        size = len(self.SLICE)
+        while True:
+            sound, self._waiting = self._waiting[:size], self._waiting[size:]
+            await self._connected.stream_pcm(sound + self.SLICE[len(sound) :], chunk_ms=40, realtime=True)
 
 
 async def until(stream: Any, kind: str, within_s: float = ANSWER_S) -> DuplexEvent:
