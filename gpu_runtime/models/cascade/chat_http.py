@@ -11,7 +11,11 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
+import attrs
+import msgspec
+
 from core.session.config import NAMED_TOOL, Tool
+from core.session.state import CALL_BYTES_MAX, CALLS_MAX
 from gpu_runtime.models.cascade.parts import (
     Cancel,
     ChatCall,
@@ -29,9 +33,6 @@ TIMEOUT_S = 30.0
 
 LINE_BYTES_MAX = 1 << 20
 BODY_BYTES_MAX = 1 << 20
-CALLS_MAX = 64
-CALL_BYTES_MAX = 64 * 1024
-"""Function calls of one answer, and the arguments of one."""
 TOO_LONG = ("context_length_exceeded", "maximum context length", "exceed_context_size")
 """How endpoints say that a prompt does not fit."""
 
@@ -162,8 +163,50 @@ def _refused(response: http.client.HTTPResponse) -> PartFailed:
     return PartFailed(code, f"the language model's endpoint answered {response.status} {response.reason}")
 
 
-def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
-    """The JSON of each server-sent event, up to [DONE]. Raises ValueError for what is none."""
+@attrs.frozen
+class _Function:
+    name: str | None = None
+    arguments: str | None = None
+
+
+@attrs.frozen
+class _CallPart:
+    """A call comes in pieces: the first has its id and name, all have some of the arguments."""
+
+    index: int | None = None
+    id: str | None = None
+    function: _Function | None = None
+
+
+@attrs.frozen
+class _Delta:
+    content: str | None = None
+    tool_calls: tuple[_CallPart, ...] | None = None
+
+
+@attrs.frozen
+class _Choice:
+    delta: _Delta | None = None
+    finish_reason: str | None = None
+
+
+@attrs.frozen
+class _Usage:
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+
+
+@attrs.frozen
+class _Event:
+    """One piece of an answer, as far as it is read here. Endpoints leave fields out, and send null for them."""
+
+    choices: tuple[_Choice, ...] | None = None
+    usage: _Usage | None = None
+    error: object = None
+
+
+def _events(response: http.client.HTTPResponse) -> Iterator[_Event]:
+    """The server-sent events, up to [DONE]. Raises ValueError for what is none."""
     while line := response.readline(LINE_BYTES_MAX + 1):
         if len(line) > LINE_BYTES_MAX:
             raise ValueError("a line is too long")
@@ -172,10 +215,10 @@ def _events(response: http.client.HTTPResponse) -> Iterator[dict[str, Any]]:
         data = line[5:].strip()
         if data == b"[DONE]":
             return
-        event = json.loads(data)
-        if not isinstance(event, dict):
-            raise ValueError("an event is no object")
-        yield event
+        try:
+            yield msgspec.json.decode(data, type=_Event)
+        except msgspec.MsgspecError as error:  # says where it lies, and nothing of what stands there
+            raise ValueError(f"an event is not what it should be: {error}") from error
 
 
 def _message(message: ChatMessage) -> dict[str, Any]:
@@ -215,32 +258,31 @@ class _Reader:
         finish = ""
         for event in _events(response):
             self.cancel.check()
-            if "error" in event:
+            if event.error is not None:
                 raise PartFailed("model_error", "the language model's endpoint failed in mid-answer")
-            usage = event.get("usage") or {}
-            tokens_in = int(usage.get("prompt_tokens", tokens_in))
-            tokens_out = int(usage.get("completion_tokens", tokens_out))
-            for choice in event.get("choices") or ():
-                finish = choice.get("finish_reason") or finish
-                delta = choice.get("delta") or {}
-                for part in delta.get("tool_calls") or ():
+            if event.usage is not None:
+                tokens_in = event.usage.prompt_tokens or tokens_in
+                tokens_out = event.usage.completion_tokens or tokens_out
+            for choice in event.choices or ():
+                finish = choice.finish_reason or finish
+                delta = choice.delta or _Delta()
+                for part in delta.tool_calls or ():
                     self._take_call(part)
-                if delta.get("content"):
+                if delta.content:
                     pieces += 1
-                    self._on_text(delta["content"])
+                    self._on_text(delta.content)
         self.cancel.check()
         if not finish:
             raise PartFailed("model_error", "the language model's endpoint broke off in mid-answer")
         return Usage(tokens_in, tokens_out or pieces, finish == "length")
 
-    def _take_call(self, part: dict[str, Any]) -> None:
-        """A call comes in pieces: the first has its id and name, all have some of the arguments."""
-        place, function = int(part.get("index", len(self.calls))), part.get("function") or {}
-        before = self.calls.get(place, ChatCall("", "", ""))
+    def _take_call(self, part: _CallPart) -> None:
+        place = len(self.calls) if part.index is None else part.index
+        function, before = part.function or _Function(), self.calls.get(place, ChatCall("", "", ""))
         call = ChatCall(
-            part.get("id") or before.call_id,
-            function.get("name") or before.name,
-            before.arguments + (function.get("arguments") or ""),
+            part.id or before.call_id,
+            function.name or before.name,
+            before.arguments + (function.arguments or ""),
         )
         self.calls[place] = call
         if len(self.calls) > CALLS_MAX or len(call.arguments) > CALL_BYTES_MAX:

@@ -196,6 +196,38 @@ def test_a_refusal_has_a_code_and_quotes_nothing(endpoint: Endpoint, status: int
     assert "secret" not in str(failed.value)
 
 
+ARGUMENTS_AS_AN_OBJECT = {"index": 0, "id": "c", "function": {"name": "f", "arguments": {"a": 1}}}
+
+
+def test_what_an_endpoint_leaves_open_is_no_fault(endpoint: Endpoint) -> None:
+    empty = {"index": None, "id": None, "function": None}
+    endpoint.events[:0] = [
+        {"choices": None, "usage": None, "error": None},
+        {"choices": [{"delta": None}], "usage": {"prompt_tokens": None, "completion_tokens": None}},
+        {"choices": [{"delta": {"content": None, "tool_calls": None}}]},
+        {"choices": [{"delta": {"tool_calls": [empty]}}]},
+    ]
+    assert ask(endpoint) == ("Hi there.", Usage(0, 2, False))
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"choices": [{"delta": {"tool_calls": [ARGUMENTS_AS_AN_OBJECT]}}]},
+        {"choices": [{"delta": {"tool_calls": ["f"]}}]},
+        {"choices": ["Hi"]},
+        {"choices": [{"delta": {"content": ["Hi"]}}]},
+        {"choices": [], "usage": {"prompt_tokens": [7]}},
+        {"choices": 3},
+    ],
+)
+def test_an_event_of_another_shape_costs_one_answer(endpoint: Endpoint, event: Any) -> None:
+    """Any other exception would end the worker, and with it everybody's session."""
+    endpoint.events.insert(0, event)
+    with pytest.raises(PartFailed):
+        ask(endpoint)
+
+
 @pytest.mark.parametrize("events", [[delta("Hi")], [b"{not json"], [b"3"], [{"error": {"message": "no"}}]])
 def test_a_broken_stream_is_a_failure(endpoint: Endpoint, events: list[Any]) -> None:
     endpoint.events, endpoint.done = events, False
