@@ -45,6 +45,7 @@ def tiny_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_model("tiny-llama", folder)
     weights = load_file(folder / "model.safetensors")
     weights["model.embed_tokens.weight"][VllmBench.poison] = torch.nan
+    weights["lm_head.weight"][VllmBench.poison] = 0.0  # the model itself never says it
     save_file(weights, folder / "model.safetensors")
     return folder
 
