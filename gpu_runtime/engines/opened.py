@@ -40,6 +40,7 @@ class OpenRequests:
         self._block_tokens = limits.block_tokens
         self._room: Room[Opened] = Room(limits.kv_tokens // limits.block_tokens, limits.requests_max)
         self._waiting: list[asyncio.Future[None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
         self._serial = 0
 
     @property
@@ -122,16 +123,27 @@ class OpenRequests:
     async def discard(self, opened: Opened) -> None:
         """It is of no use any more."""
         opened.closed = True
-        await opened.request.close()
-        self._room.leave(opened)
-        self._wake()
+        try:
+            await opened.request.close()
+        finally:  # a caller that is cancelled here must not take its room along
+            self._room.leave(opened)
+            self._wake()
 
     async def _park(self, parked: Sequence[Opened]) -> None:
+        """Whoever waits for the room may be cancelled (a barge-in); the requests are closed all the same. One that stays open
+        would keep blocks and a place that nobody knows of any more."""
+        if not parked:
+            return
         for opened in parked:
             opened.closed = True
         self._count(parked=len(parked))
-        for opened in parked:
-            await opened.request.close()
+        closing = [asyncio.create_task(opened.request.close()) for opened in parked]
+        for task in closing:
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+        await asyncio.wait(closing)
+        for task in closing:
+            task.result()
 
     def _wake(self) -> None:
         waiting, self._waiting = self._waiting, []

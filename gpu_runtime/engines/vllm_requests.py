@@ -236,9 +236,10 @@ class VllmRequest:
         self._closed = True
         if self._reader is not None and not self._reader.done():
             self._reader.cancel()
-            await asyncio.wait({self._reader}, timeout=CLOSE_S)
         self._owner._open.discard(self)
         self._tell(Piece((), "aborted"))
+        if self._reader is not None and not self._reader.done():
+            await asyncio.wait({self._reader}, timeout=CLOSE_S)
 
     def lose(self, reason: str) -> None:
         """The engine is going."""

@@ -84,7 +84,7 @@ class WorkerProcess:
 
     async def wait(self) -> str:
         """Wait for its end; how it ended, in words. Safe to cancel."""
-        if sys.platform == "linux":
+        if sys.platform == "linux" and self._process.returncode is None:  # once reaped, its number may be another's
             with contextlib.suppress(OSError):  # gone already, or a kernel without pidfds: then it is polled
                 await _wait_pidfd(self.pid)
                 await end_group(self.pid)  # children that it left behind

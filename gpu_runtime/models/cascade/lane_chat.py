@@ -175,15 +175,12 @@ class LaneChat:
             loop.call_soon_threadsafe(decoding.cancel)
 
         forget = stop.waking(end)
-        await asyncio.wait({decoding})
-        forget()
-        self._decoding.discard(decoding)
-        if decoding.cancelled():
-            pieces.put_nowait(_End(None, Cancelled()))
-        elif (failure := decoding.exception()) is not None:
-            pieces.put_nowait(_End(None, failure))
-        else:
-            pieces.put_nowait(_End(decoding.result()))
+        try:
+            await asyncio.wait({decoding})
+        finally:  # also when the loop ends first
+            forget()
+            self._decoding.discard(decoding)
+            pieces.put_nowait(_end_of(decoding))
 
     async def _decode(self, ids: list[int], max_tokens: int, pieces: _Pieces) -> Usage:
         choice = self._prefixes.take(ids)
@@ -252,6 +249,15 @@ class LaneChat:
         while True:
             self._figures = model_statistics(self._server.snapshot())
             await asyncio.sleep(FIGURES_EVERY_S)
+
+
+def _end_of(decoding: asyncio.Task[Usage]) -> _End:
+    if not decoding.done():
+        return _End(None, EngineLost("the engine's thread has ended"))
+    if decoding.cancelled():
+        return _End(None, Cancelled())
+    failure = decoding.exception()
+    return _End(decoding.result()) if failure is None else _End(None, failure)
 
 
 def scheduler_options(parallel: int, kv_tokens: int) -> SchedulerOptions:

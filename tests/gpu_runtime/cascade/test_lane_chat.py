@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import queue
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -240,6 +242,24 @@ def test_an_engine_that_dies_ends_the_answers_and_the_thread(monkeypatch: pytest
         with pytest.raises(EngineLost):
             here.chat.generate([SYSTEM, user(1)], 40, die, Cancel())
         assert died.wait(WAIT_S)
+
+
+def test_who_waits_for_an_answer_of_a_silent_engine_is_let_go_when_that_is_closed() -> None:
+    with room() as here:
+        here.ask([SYSTEM, user(1)])
+        here.engine.silent.update(name.partition("/")[0] for name in here.engine.open)
+        outcomes: queue.Queue[BaseException] = queue.Queue()
+
+        def ask() -> None:
+            try:
+                here.ask([SYSTEM, user(1)])
+            except (EngineLost, Cancelled) as error:
+                outcomes.put(error)
+
+        threading.Thread(target=ask, daemon=True).start()
+        while not units_running(here):
+            time.sleep(0.01)
+    assert outcomes.get(timeout=WAIT_S) is not None
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -48,12 +48,13 @@ LIMITS = EngineLimits(lane_tokens_max=256, kv_tokens=2_048, block_tokens=16, req
 
 @attrs.frozen
 class FakeOptions:
-    """``step_s``: what one token takes; ``prefill_s``: what each uncached token of a prompt takes. ``rewinds``: see
-    RequestEngine."""
+    """``step_s``: what one token takes; ``prefill_s``: what each uncached token of a prompt takes; ``close_s``: a request's
+    end. ``rewinds``: see RequestEngine."""
 
     limits: EngineLimits = LIMITS
     step_s: float = 0.0
     prefill_s: float = 0.0
+    close_s: float = 0.0
     rewinds: bool = False
 
 
@@ -222,8 +223,12 @@ class FakeRequest:
     async def close(self) -> None:
         """See Request."""
         self._closed = True
-        self._engine.open.pop(self._name, None)
-        self._engine.changed()
+        try:
+            if self._engine.options.close_s:
+                await asyncio.sleep(self._engine.options.close_s)
+        finally:
+            self._engine.open.pop(self._name, None)
+            self._engine.changed()
 
 
 def _ids(part: Part) -> Sequence[int]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from contextlib import aclosing
 
+import attrs
 import pytest
 
 from gpu_runtime.engines.port import EngineLost, LaneError, Tokens, Unit, Window
@@ -131,5 +132,49 @@ def test_a_slide_that_falls_silent_is_given_up_and_the_lane_serves_on() -> None:
         await asyncio.sleep(1)
         assert (await caller.say()).end.slid is not None
         await lanes.close(caller.name)
+
+    bench.run(story)
+
+
+CRAMPED = attrs.evolve(LIMITS, kv_tokens=256)
+"""Room for two lanes of a hundred tokens, or for one of two hundred."""
+
+
+def test_who_is_cancelled_while_room_is_made_for_it_leaves_no_request_open() -> None:
+    bench = FakeBench(FakeOptions(CRAMPED, close_s=1.0))
+
+    async def story() -> None:
+        lanes = bench.lanes()
+        idle = [Caller(bench, lanes, name, seed=70 + number) for number, name in enumerate(("one", "other"))]
+        for caller in idle:
+            await caller.open(100)
+        big = Caller(bench, lanes, "big", seed=72)
+        await big.open(200, warm=False)
+        barged_in_on = asyncio.create_task(big.say())
+        await asyncio.sleep(0.5)
+        barged_in_on.cancel()
+        await asyncio.wait({barged_in_on})
+        assert lanes.statistics().parked == 2
+        await asyncio.sleep(5)
+        assert not bench.engine.open
+        for caller in idle:
+            await caller.say_right()
+
+    bench.run(story)
+
+
+def test_who_is_cancelled_while_it_closes_a_lane_gives_its_room_back() -> None:
+    bench = FakeBench(FakeOptions(LIMITS, close_s=1.0))
+
+    async def story() -> None:
+        lanes = bench.lanes()
+        await Caller(bench, lanes, seed=73).open(100)
+        closing = asyncio.create_task(lanes.close("lane"))
+        await asyncio.sleep(0.5)
+        closing.cancel()
+        await asyncio.wait({closing})
+        assert lanes.statistics().kv_tokens_held == 0
+        await lanes.close("lane")
+        assert lanes.statistics().lanes_open == 0
 
     bench.run(story)
