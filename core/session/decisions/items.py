@@ -19,6 +19,7 @@ from core.session.config import (
     TurnDetection,
 )
 from core.session.decisions.context import Context, Decision
+from core.session.decisions.input import image_append
 from core.session.refusals import refuse
 from core.session.state import IMAGES_A_TURN_MAX, IMAGES_BYTES_MAX, is_reserved_item_id, next_item_id
 
@@ -43,20 +44,7 @@ def create_item(ctx: Context, command: c.CreateItem) -> Decision:
     images = command.images
     if len(images) > IMAGES_A_TURN_MAX or sum(image.size_bytes for image in images) > IMAGES_BYTES_MAX:
         return refuse("input_too_large", command.event_id, "item.content")
-    shown = (
-        e.Append(
-            IMAGE,
-            image.digest,
-            image.size_bytes,
-            state.input.now_ms,
-            0,
-            encoding="",
-            rate=0,
-            media_type=image.media_type,
-            item_id=item_id,
-        )
-        for image in images
-    )
+    shown = (image_append(state.input.now_ms, image, item_id) for image in images)
     return (
         e.ItemCreated(
             item_id, command.role, command.text, command.item, after, command.event_id, command.call_id, command.name
