@@ -27,7 +27,7 @@ from core.ports.store import (
     Survey,
     TermGiven,
 )
-from core.session.events import Record
+from core.session.events import Event, Record
 from store.codec import Row, decode_row, encode_record
 from store.planning import (
     Addition,
@@ -235,6 +235,11 @@ class MemoryStore(QueuedStore):
         """See Store.read. A batch that ``after`` lies within comes without the records up to it."""
         await trio.lowlevel.checkpoint()
         return self.database.read(session, after, limit)
+
+    async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
+        """See Store.picked."""
+        await trio.lowlevel.checkpoint()
+        return [record for record in self.database.records(session) if type(record.event) in kinds]
 
     async def body(self, session: str, digest: str) -> bytes:
         """See Store.body."""

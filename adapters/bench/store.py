@@ -21,7 +21,8 @@ from adapters.client.credentials import ResumeCredentials
 from adapters.client.trio_client import DuplexClient
 from adapters.wire.projections import make_projection
 from core.actors.folding import Folded, begin_fold
-from core.actors.supervisor import READ_RECORDS, token_hash
+from core.actors.supervisor import READ_RECORDS
+from core.actors.tokens import token_hash
 from core.ports.store import StoredBatch
 from core.session.apply import fold
 from core.session.events import SessionOpened

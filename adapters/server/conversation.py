@@ -33,7 +33,8 @@ from core.actors.attachment import Attachment
 from core.actors.mailbox import MailboxFull
 from core.actors.outbox import ASIDES_MAX
 from core.actors.session import Session, SessionGone
-from core.actors.supervisor import Draining, ResumeRefused, SessionsFull
+from core.actors.supervisor import Draining, SessionsFull
+from core.actors.tokens import ResumeRefused
 from core.ports.store import StoreError
 from core.session import commands as c
 from core.session.config import REFERENCE_AUDIO, SessionConfig

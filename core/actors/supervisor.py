@@ -4,12 +4,10 @@ from being another's.
 
 from __future__ import annotations
 
-import hmac
 import logging
 import secrets
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from hashlib import sha256
 
 import attrs
 import trio
@@ -23,6 +21,7 @@ from core.actors.journal import batch_of
 from core.actors.lease import LEASE_S, Lease
 from core.actors.line import RETRY_S
 from core.actors.session import Ports, Session
+from core.actors.tokens import ResumeRefused, check_token, check_token_in_log, token_hash, unknown
 from core.ports.projection import Projection
 from core.ports.socket import Socket
 from core.ports.store import Owned, SessionUnknown, StoreError, StoreFailed
@@ -32,7 +31,7 @@ from core.session.config import SessionConfig
 from core.session.digest import chain_digest
 from core.session.machine import step
 from core.session.parts import bodies_needed
-from core.session.state import Phase, SessionState
+from core.session.state import SessionState
 
 log = logging.getLogger("duologue.supervisor")
 
@@ -56,16 +55,6 @@ class SessionsFull(Exception):
 
 class Draining(Exception):
     """The server is shutting down and opens no session."""
-
-
-class ResumeRefused(Exception):
-    """``code``: session_resume_expired, invalid_resume_token, session_resume_conflict, unsupported_session_resume, or
-    resync_required (the client must start afresh and retrieve the items)."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
 
 
 @attrs.frozen
@@ -171,6 +160,7 @@ class Supervisor:
 
         Raises ResumeRefused, SessionsFull, Draining, StoreError. The caller attaches next, with the same number.
         """
+        await self._refuse_wrong(session_id, token)
         lock = self._resuming.setdefault(session_id, trio.Lock())
         try:
             async with lock:
@@ -191,6 +181,15 @@ class Supervisor:
         self._resumed += 1
         return session
 
+    async def _refuse_wrong(self, session_id: str, token: str) -> None:
+        """Before the token's bearer waits for anything, or costs anybody a fold. What is refused here is refused now and
+        then: a wrong token never becomes right."""
+        session = self._sessions.get(session_id)
+        if session is None or session.ended:
+            await check_token_in_log(self._ports.store, session_id, token)
+        else:
+            check_token(session.state, token)
+
     def attachment(self, socket: Socket, number: int | None = None) -> Attachment:
         """A client's hold on a session, with a resume token of its own, for ``Session.attach``."""
         token = self._make_token()
@@ -203,7 +202,7 @@ class Supervisor:
         try:
             seen = await self._fold(session_id)
             if seen is None:
-                raise ResumeRefused("session_resume_expired", "there is no such session")
+                raise unknown()
             check_token(seen.state, token)
             asked_at = trio.current_time()
             owned = await self._take_term(session_id)
@@ -226,7 +225,7 @@ class Supervisor:
         try:
             return await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns())
         except SessionUnknown:
-            raise ResumeRefused("session_resume_expired", "there is no such session") from None
+            raise unknown() from None
 
     async def _fold(
         self, session_id: str, projection: Projection | None = None, onto: Folded | None = None
@@ -372,24 +371,6 @@ class Supervisor:
                 await trio.sleep(0.02)
         with trio.move_on_after(5), suppress(StoreError):
             await self._ports.store.release(self._server_id)
-
-
-def token_hash(token: str) -> str:
-    """What the log keeps of a resume token."""
-    return sha256(token.encode()).hexdigest()
-
-
-def check_token(state: SessionState, token: str) -> None:
-    """Raises ResumeRefused unless ``token`` opens this session. The previous token is good until the new attachment has
-    shown that its answer arrived."""
-    if state.phase is Phase.CLOSED:
-        raise ResumeRefused("session_resume_expired", "the session has ended")
-    given, link = token_hash(token), state.attachment
-    good = bool(link.token_hash) and hmac.compare_digest(given, link.token_hash)
-    if not link.confirmed and link.previous_token_hash:
-        good |= hmac.compare_digest(given, link.previous_token_hash)
-    if not good:
-        raise ResumeRefused("invalid_resume_token", "the resume token is not this session's")
 
 
 @asynccontextmanager

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import attrs
 
-from core.session.events import Record, SessionOpened
+from core.session.events import Event, Record, SessionOpened
 
 
 class StoreError(Exception):
@@ -145,6 +145,10 @@ class Store(Protocol):
     async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
         """Batches whose records lie above position ``after``, in order, at most ``limit`` records (but one batch at
         least). Empty at the head. Raises SessionUnknown."""
+
+    async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
+        """All records of a log whose events are of these ``kinds``, in order: what seldom events say, without reading the
+        rest. Raises SessionUnknown."""
 
     async def body(self, session: str, digest: str) -> bytes:
         """Raises KeyError when there is no such body (it was erased, say)."""

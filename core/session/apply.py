@@ -91,13 +91,7 @@ def _owner_changed(state: SessionState, event: e.OwnerChanged, at_ns: int) -> No
 
 
 def _attached(state: SessionState, event: e.Attached, at_ns: int) -> None:
-    link = state.attachment
-    link.generation = event.generation
-    link.attached = True
-    if link.confirmed:  # else the client came back with the older token: its answer was lost, maybe more than once
-        link.previous_token_hash = link.token_hash
-    link.token_hash = event.token_hash
-    link.confirmed = event.resumed_from is None
+    state.attachment.attach(event)
     state.activity_ns = at_ns
     for response_id, sent_ms in event.sent:
         response = state.responses.get(response_id)
@@ -109,9 +103,7 @@ def _attached(state: SessionState, event: e.Attached, at_ns: int) -> None:
 
 
 def _token_confirmed(state: SessionState, event: e.TokenConfirmed, at_ns: int) -> None:
-    if event.generation == state.attachment.generation:
-        state.attachment.confirmed = True
-        state.attachment.previous_token_hash = ""
+    state.attachment.confirm(event)
 
 
 def _detached(state: SessionState, event: e.Detached, at_ns: int) -> None:

@@ -12,6 +12,7 @@ from enum import Enum
 
 import attrs
 
+from core.session import events as e
 from core.session.config import USUAL_INPUTS, SessionConfig
 from core.session.effects import HistoryTurn
 
@@ -237,6 +238,21 @@ class Attachment:
     previous_token_hash: str = ""
     confirmed: bool = True
     detached_ns: int = 0
+
+    def attach(self, event: e.Attached) -> None:
+        """Another client, or the same one again, has the stream."""
+        self.generation = event.generation
+        self.attached = True
+        if self.confirmed:  # else it came back with the older token: its answer was lost, maybe more than once
+            self.previous_token_hash = self.token_hash
+        self.token_hash = event.token_hash
+        self.confirmed = event.resumed_from is None
+
+    def confirm(self, event: e.TokenConfirmed) -> None:
+        """Only the newest token is valid from here on."""
+        if event.generation == self.generation:
+            self.confirmed = True
+            self.previous_token_hash = ""
 
 
 @attrs.define

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Row, bindparam, func, select, tuple_
 
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch, StoreFailed
 from core.session.digest import body_digest
-from core.session.events import SCHEMA_VERSIONS, Record
+from core.session.events import SCHEMA_VERSIONS, TAGS, Event, Record
 from store.codec import Row as EventRow
 from store.codec import decode_current, decode_row
 from store.planning import Head
@@ -26,6 +26,11 @@ _FIRST_END_AFTER = select(func.min(events.c.position)).where(
     events.c.session == bindparam("of_session"),
     events.c.position > bindparam("after"),
     events.c.batch_id.is_not(None),
+)
+_PICKED = (
+    select(events.c.position, events.c.epoch, events.c.at_ns, events.c.type, events.c.version, events.c.body)
+    .where(events.c.session == bindparam("of_session"), events.c.type.in_(bindparam("tags", expanding=True)))
+    .order_by(events.c.position)
 )
 _HEAD = select(sessions).where(sessions.c.session == bindparam("of_session"))
 _BODY = select(bodies.c.coding, bodies.c.data).where(
@@ -59,6 +64,14 @@ def read_batches(connection: Connection, session: str, after: int, limit: int) -
             return _whole_batches(connection, session, after, end - after)
         read_head(connection, session)
     return batches
+
+
+def read_picked(connection: Connection, session: str, kinds: Sequence[type[Event]]) -> list[Record]:
+    """As Store.picked. The database goes through the whole log; only what is picked is decoded."""
+    rows = connection.execute(_PICKED, {"of_session": session, "tags": [TAGS[kind] for kind in kinds]}).all()
+    if not rows:
+        read_head(connection, session)
+    return [decode_row(EventRow(*row)) for row in rows]
 
 
 def read_rows(connection: Connection, session: str, after: int, limit: int) -> EventRows:

@@ -26,6 +26,7 @@ from core.ports.store import (
     Survey,
     TermGiven,
 )
+from core.session.events import Event, Record
 from store.codec import is_storable
 from store.queued import QueuedStore
 from store.queueing import DEFAULT_LIMITS, Item, Outcome, QueueLimits
@@ -68,6 +69,10 @@ class SqlStore(QueuedStore):
         """See Store.read. A batch that ``after`` lies within comes without the records up to it. Raises StoreFailed,
         LogUnreadable."""
         return await self._read(partial(reading.read_batches, session=_known(session), after=after, limit=limit))
+
+    async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
+        """See Store.picked. Raises StoreFailed, LogUnreadable."""
+        return await self._read(partial(reading.read_picked, session=_known(session), kinds=kinds))
 
     async def body(self, session: str, digest: str) -> bytes:
         """See Store.body. Raises StoreFailed too, also when the bytes are not those that were stored."""

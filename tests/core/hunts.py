@@ -11,7 +11,7 @@ import attrs
 import trio
 
 from core.actors import pacer
-from core.actors.supervisor import ResumeRefused
+from core.actors.tokens import ResumeRefused
 from core.ports import runtime as rt
 from core.session import commands as c
 from core.session import effects as fx

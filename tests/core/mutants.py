@@ -127,8 +127,8 @@ MUTANTS: tuple[Mutant, ...] = (
         "stolen_token",
         "the older token still opens the session after the new one has arrived",
         (
-            Edit("core.actors.supervisor:check_token", "if not link.confirmed and link", "if link"),
-            Edit("core.session.apply:_token_confirmed", 'state.attachment.previous_token_hash = ""', "pass"),
+            Edit("core.actors.tokens:_check", "if not link.confirmed and link", "if link"),
+            Edit("core.session.state:Attachment.confirm", 'self.previous_token_hash = ""', "pass"),
         ),
     ),
     Mutant(
@@ -136,14 +136,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "exactly-once-stream",
         "lost_resume_answers",
         "a token is dead as soon as it was shown, though the new one may never arrive",
-        (Edit("core.session.apply:_attached", "link.confirmed = event.resumed_from is None", "link.confirmed = True"),),
+        (
+            Edit(
+                "core.session.state:Attachment.attach",
+                "self.confirmed = event.resumed_from is None",
+                "self.confirmed = True",
+            ),
+        ),
     ),
     Mutant(
         "second_chance_only_once",
         "exactly-once-stream",
         "lost_resume_answers",
         "two lost answers in a row lock the client out",
-        (Edit("core.session.apply:_attached", "if link.confirmed:", "if True:"),),
+        (Edit("core.session.state:Attachment.attach", "if self.confirmed:", "if True:"),),
     ),
     # -- the third fence: the term
     Mutant(

@@ -19,6 +19,7 @@ from core.ports.store import (
 )
 from core.session.digest import CHAIN_START, body_digest
 from core.session.events import (
+    Attached,
     Commit,
     InputCleared,
     InputTranscript,
@@ -26,6 +27,7 @@ from core.session.events import (
     Record,
     SessionClosed,
     SpeechStarted,
+    TokenConfirmed,
 )
 from store.codec import RecordInvalid
 from store.queueing import QueueLimits
@@ -303,6 +305,24 @@ async def test_a_page_holds_whole_batches_up_to_its_limit_and_one_at_least(db: O
         assert await page(12, 10) == []
         assert await page(5, 10) == [3, 2, 2], "never a record that was named as read"
         assert await page(99, 10) == []
+
+
+@in_real_time
+async def test_seldom_events_are_picked_out_of_a_log(db: OpenStore) -> None:
+    async with db() as store:
+        owner = await new_session(store)
+        attached = [Attached(1, "first"), Attached(2, "second", 7)]
+        for found in attached:
+            batch = owner.batch(InputCleared(), found, InputCleared())
+            assert await append_all(store, batch, owner.batch(TokenConfirmed(found.generation))) == [None] * 2
+        log = [record for batch in await store.read("sess_1") for record in batch.records]
+        kinds = (Attached, TokenConfirmed)
+        assert await store.picked("sess_1", kinds) == [record for record in log if isinstance(record.event, kinds)]
+        assert [record.event for record in await store.picked("sess_1", (Attached,))] == attached
+        assert list(await store.picked("sess_1", (SessionClosed,))) == []
+        for unknown in ("sess_2", "a\x00b", "\ud800"):
+            with pytest.raises(SessionUnknown):
+                await store.picked(unknown, kinds)
 
 
 @in_real_time

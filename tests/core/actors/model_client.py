@@ -13,7 +13,7 @@ import trio
 
 from core.actors.mailbox import MailboxFull
 from core.actors.session import SessionGone
-from core.actors.supervisor import ResumeRefused
+from core.actors.tokens import ResumeRefused
 from core.ports.projection import Frame
 from core.ports.socket import SocketClosed
 from core.ports.store import Body, StoreError

@@ -31,7 +31,7 @@ from core.ports.store import (
     Survey,
     TermGiven,
 )
-from core.session.events import Record, SessionOpened
+from core.session.events import Event, Record, SessionOpened
 from store.memory import Fault, FaultPolicy
 from store.planning import AppendBatch, Beat, CreateLog, Head, Request, TakeTerm, encode_batch
 from store.sql import reading
@@ -151,6 +151,10 @@ class FaultyStore:
     async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
         async with self.database.still():
             return await self.inner.read(session, after, limit)
+
+    async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
+        async with self.database.still():
+            return await self.inner.picked(session, kinds)
 
     async def body(self, session: str, digest: str) -> bytes:
         async with self.database.still():

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import pytest
 import trio
 
 from core.actors.housekeeping import EXPIRY_MS, due_without_owner
 from core.actors.lease import LEASE_S, Holders
-from core.actors.supervisor import ResumeRefused
+from core.actors.supervisor import Supervisor
+from core.actors.tokens import ResumeRefused
+from core.ports.store import StoredBatch
 from core.session import events as e
 from core.session.apply import fold
 from core.session.config import SessionConfig
-from store.memory import MemoryDatabase
+from store.memory import MemoryStore
 from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
 
 MARGIN_MS = 3_000
@@ -63,6 +67,38 @@ async def test_a_live_owner_that_is_not_told_finds_out_by_itself() -> None:
         assert link.attachment.close_code == 1012
         await story.wait(50)
         assert not old.supervisor.sessions
+        await story.resume()
+
+
+async def test_a_wrong_token_costs_no_fold_no_place_and_nobody_s_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a client that goes on guessing keeps the server busy, and the one with the right token waiting."""
+    async with open_story() as story:
+        story.drop_link()
+        await story.resume()
+        await story.until(lambda: story.client.token == "token-2")
+        story.say(100)
+        await story.until(lambda: story.events(e.TokenConfirmed))
+        await story.wait(100)
+        await kill(story)
+        other = await story.start_server()
+        folds: list[str] = []
+        read = MemoryStore.read
+
+        async def noted(store: MemoryStore, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
+            folds.append(session)
+            return await read(store, session, after, limit)
+
+        monkeypatch.setattr(MemoryStore, "read", noted)
+        monkeypatch.setattr(Supervisor, "has_room", False)
+        for token in ("wrong", "", "token-1"):
+            with pytest.raises(ResumeRefused) as refused:
+                await other.supervisor.resume(story.client.session_id, token, 0)
+            assert refused.value.code == "invalid_resume_token"
+        with pytest.raises(ResumeRefused) as refused:
+            await other.supervisor.resume("nobody's", "wrong", 0)
+        assert refused.value.code == "session_resume_expired"
+        assert not folds
+        monkeypatch.undo()
         await story.resume()
 
 
@@ -230,7 +266,13 @@ async def test_a_log_that_lost_its_end_while_it_was_read_is_no_crash(monkeypatch
     async with open_story() as story:
         await kill(story)
         other = await story.start_server()
-        monkeypatch.setattr(MemoryDatabase, "read", lambda database, session, after, limit: [])
+
+        async def nothing(
+            store: MemoryStore, session: str, after: int = 0, limit: int = 10_000
+        ) -> Sequence[StoredBatch]:
+            return []
+
+        monkeypatch.setattr(MemoryStore, "read", nothing)
         with pytest.raises(ResumeRefused) as refused:
             await other.supervisor.resume(story.client.session_id, story.client.token, story.client.number)
         assert refused.value.code == "session_resume_expired"
