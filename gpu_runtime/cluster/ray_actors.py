@@ -149,7 +149,8 @@ class Place:
                     f"a node of the cluster cannot run a worker: {_last_line(error)}; "
                     "each needs the environment of this server, with the same versions of Python, duologue and Ray"
                 ) from error
-            self._actor = self._class.remote(self._model)  # somebody ended it for good
+            # Somebody ended it for good. Ray's head must agree to the new one's name, and may be slow: not in the event loop.
+            self._actor = await trio.to_thread.run_sync(self._class.remote, self._model)
             return None
         log.info("a worker runs on %s as process %d", machine, pid)
         return int(pid)
