@@ -462,7 +462,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "heard-only",
         "cut_and_go_on",
         "what is kept of how an answer is told is not forgotten when it changes",
-        (Edit("core.session.apply:_answer_changed", "if item is not None:", "if False:"),),
+        (Edit("core.session.folds.moves:answer_changed", "if item is not None:", "if False:"),),
     ),
     Mutant(
         "live_state_not_from_the_log",

@@ -26,7 +26,8 @@ from core.session import commands as c
 from core.session import events as e
 from core.session.config import INPUT_KINDS, AudioFormat, SessionConfig, TurnDetection
 from core.session.state import Phase
-from tests.core.session.world import RATE, World, check_replay_from_the_start
+from tests.core.session.promises import check_replay_from_the_start
+from tests.core.session.world import RATE, World
 
 PROGRAMS = {"dev": 100, "ci": 2_200, "soak": 32_000}
 STEPS = 50
