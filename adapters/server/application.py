@@ -44,6 +44,7 @@ REALTIME_PATH = "/v1/realtime"
 SECRETS_PATH = "/v1/realtime/client_secrets"
 MOSHI_PATH = "/api/chat"
 MINICPMO_PREFIX = "/ws/duplex/"
+_READ_AS_WORDS = ("connection", "upgrade", "sec-websocket-protocol", "sec-websocket-extensions")
 _DUPLEX_ON = frozenset({"1", "true", "on"})
 
 
@@ -254,6 +255,9 @@ class Application:
             return error_response(426, "bad_handshake", "A WebSocket handshake of version 13 is understood.", headers)
         if not _is_key(request.header("sec-websocket-key")):
             return error_response(400, "bad_handshake", "'Sec-WebSocket-Key' is not 16 bytes of base64.")
+        unreadable = _unreadable_header(request)
+        if unreadable is not None:
+            return error_response(400, "bad_handshake", f"The header '{unreadable}' cannot be read.", param=unreadable)
         if identity is None:
             return UNAUTHORIZED
         if not access.origin_allowed(request, self.settings):
@@ -290,6 +294,16 @@ def _dialect_at(request: Request) -> Dialect | None:
     if path.startswith(MINICPMO_PREFIX) and path != MINICPMO_PREFIX:
         return MINICPMO
     return {REALTIME_PATH: OPENAI, "/v1/duplex": DUPLEX, MOSHI_PATH: MOSHI}.get(path)
+
+
+def _unreadable_header(request: Request) -> str | None:
+    """The first header of an upgrade that the WebSocket library would stumble over: it takes a name of a host, and words in
+    ASCII, for granted."""
+    try:
+        request.header("host").encode("latin-1").decode("idna")
+    except UnicodeError:
+        return "host"
+    return next((name for name in _READ_AS_WORDS if not request.header(name).isascii()), None)
 
 
 def _is_key(text: str) -> bool:

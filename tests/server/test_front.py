@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import ssl
+from typing import Any
 
 import pytest
 import trio
@@ -30,10 +31,28 @@ async def upgrade(
     """The first bytes that answer an upgrade."""
     stream = server.dial()
     head = [f"GET {path} HTTP/1.1", f"Host: {host}", *base, *lines]
-    await stream.send_all("\r\n".join([*head, "", ""]).encode())
+    await stream.send_all("\r\n".join([*head, "", ""]).encode("latin-1"))
     got = await stream.receive_some(65_536)
     await stream.aclose()
     return bytes(got)
+
+
+@pytest.mark.parametrize(
+    ("line", "host", "named"),
+    [
+        ("Sec-WebSocket-Protocol: realtime, \u00fcber", "server.test", "sec-websocket-protocol"),
+        ("Sec-WebSocket-Extensions: \u00ff", "server.test", "sec-websocket-extensions"),
+        ("Connection: \u00ff", "server.test", "connection"),
+        ("X: y", "xn--\u00ff", "host"),
+    ],
+)
+async def test_headers_that_the_websocket_library_cannot_read(line: str, host: str, named: str, caplog: Any) -> None:
+    """They are the client's fault, not a fault of ours that ends a connection without a word."""
+    async with open_test_server(ServerSettings(model="scripted", host="0.0.0.0")) as server:
+        got = await upgrade(server, "/v1/realtime", line, host=host)
+        assert got.startswith(b"HTTP/1.1 400 ")
+        assert f"'{named}'".encode() in got
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
 
 
 async def test_the_page_and_its_assets() -> None:
