@@ -185,10 +185,21 @@ class Supervisor:
         """Before the token's bearer waits for anything, or costs anybody a fold. What is refused here is refused now and
         then: a wrong token never becomes right."""
         session = self._sessions.get(session_id)
-        if session is None or session.ended:
-            await check_token_in_log(self._ports.store, session_id, token)
-        else:
-            check_token(session.state, token)
+        if session is not None and not session.ended:
+            try:
+                check_token(session.state, token)
+            except ResumeRefused:
+                if not await self._moved_away(session):
+                    raise
+            else:
+                return
+        await check_token_in_log(self._ports.store, session_id, token)
+
+    async def _moved_away(self, session: Session) -> bool:
+        """Whether another server has the session, of which we were not told yet: it may have given out a newer token."""
+        with suppress(SessionUnknown):
+            session.lose_term((await self._ports.store.session(session.session_id)).term)
+        return session.ended
 
     def attachment(self, socket: Socket, number: int | None = None) -> Attachment:
         """A client's hold on a session, with a resume token of its own, for ``Session.attach``."""

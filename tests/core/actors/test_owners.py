@@ -102,6 +102,36 @@ async def test_a_wrong_token_costs_no_fold_no_place_and_nobody_s_time(monkeypatc
         await story.resume()
 
 
+async def hang_up(story: Story) -> None:
+    """The client goes, and its server notices."""
+    link = story.client.link
+    assert link is not None
+    assert link.session is not None
+    assert link.attachment is not None
+    story.drop_link()
+    link.session.detach(link.attachment, "client_gone")
+    await story.wait(20)
+
+
+async def test_a_token_of_the_new_owner_s_opens_the_session_at_the_old_one_that_knows_of_nothing() -> None:
+    """A client that is sent to and fro: what the old owner remembers of tokens is no reason to send it away for good."""
+    async with open_story() as story:
+        old, story.database.tells_terms = story.servers[0], False  # like SQLite
+        await hang_up(story)
+        await story.start_server()
+        await story.resume()
+        await story.until(lambda: story.client.token == "token-2")
+        story.say(100)
+        await story.until(lambda: story.events(e.TokenConfirmed))
+        await hang_up(story)
+        stale = old.supervisor.sessions[story.client.session_id]
+        with pytest.raises(ResumeRefused):
+            await old.supervisor.resume(story.client.session_id, "wrong", story.client.number)
+        session = await old.supervisor.resume(story.client.session_id, "token-2", story.client.number)
+        assert session is not stale
+        assert owners(story) == ["server-1", "server-2", "server-1"]
+
+
 async def test_the_taker_waits_out_the_old_owner_s_second_and_not_more() -> None:
     async with open_story(answer_units=40) as story:
         story.ask()
