@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,16 @@ SECTIONS: dict[str, dict[str, str]] = {
 }
 """Section -> key -> the flag's parameter that it stands for. [model] may also have a table ``options``."""
 
+_WHOLE, _NUMBER = ((int,), "a whole number"), ((int, float), "a number")
+_TEXT, _TEXTS = ((str,), "text in quotes"), ((list,), 'a list of texts: ["...", "..."]')
+KINDS: dict[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("host", "log_level", "tls_cert", "tls_key", "url", "durability", "name", "ray"), _TEXT),
+    **dict.fromkeys(("api_keys", "origins"), _TEXTS),
+    **dict.fromkeys(("drain_s", "patience_s", "gpus", "cpus"), _NUMBER),
+    "count": ((int, str), 'a number, or "auto"'),
+}
+"""Key -> its types in TOML, and their name; others are whole numbers. click alone turns 9000.5 into 9000 silently."""
+
 LIMITS = frozenset(
     {
         "disconnect_grace_ms",
@@ -63,6 +74,9 @@ def read_config(path: Path) -> dict[str, Any]:
         raise click.BadParameter(f"{path} is not TOML: {error}") from None
     session = tables.pop("session", {})
     options = tables.get("model", {}).pop("options", {}) if isinstance(tables.get("model"), dict) else {}
+    if not isinstance(session, dict) or not isinstance(options, dict):
+        name = "[model] options" if isinstance(session, dict) else "session"
+        raise click.BadParameter(f"{path}: {name} must be a table: key = value")
     values: dict[str, Any] = {"session": session}
     for section, table in tables.items():
         known = SECTIONS.get(section)
@@ -70,10 +84,24 @@ def read_config(path: Path) -> dict[str, Any]:
             raise click.BadParameter(f"{path}: no section [{section}]; there are {', '.join(SECTIONS)}, session")
         for key, value in table.items():
             if key not in known:
-                raise click.BadParameter(f"{path}: [{section}] has no {key!r}; it has {', '.join(known)}")
+                raise click.BadParameter(f"{path}: [{section}] has no {key!r}; {_there_is(key, known)}")
+            _check_kind(f"{path}: [{section}] {key}", key, value)
             values[known[key]] = value
     values["model_option"] = [f"{key}={json.dumps(value)}" for key, value in options.items()]
     return values
+
+
+def _check_kind(where: str, key: str, value: Any) -> None:
+    types, words = KINDS.get(key, _WHOLE)
+    items = value if isinstance(value, list) else []
+    if not isinstance(value, types) or isinstance(value, bool) or not all(isinstance(item, str) for item in items):
+        raise click.BadParameter(f"{where} must be {words}")
+
+
+def _there_is(key: str, known: Iterable[str]) -> str:
+    """What to write instead of ``key``: the names that look like it, else all."""
+    close = get_close_matches(key, known)
+    return f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(known))}"
 
 
 def session_defaults(session: Mapping[str, Any]) -> dict[str, SessionConfig]:
@@ -82,11 +110,11 @@ def session_defaults(session: Mapping[str, Any]) -> dict[str, SessionConfig]:
     known = LIMITS.union(*(dialect.rules.setters for dialect in DIALECTS.values()))
     unknown = sorted(set(session) - known)
     if unknown:
-        raise click.ClickException(f"[session] has no {unknown[0]!r}; it has {', '.join(sorted(known))}")
+        raise click.ClickException(f"[session] has no {unknown[0]!r}; {_there_is(unknown[0], known)}")
     limits = {key: value for key, value in session.items() if key in LIMITS}
     wrong = [key for key, value in limits.items() if type(value) is not int]
     if wrong:
-        raise click.ClickException(f"[session]: {wrong[0]} is a whole number")
+        raise click.ClickException(f"[session]: {wrong[0]} must be a whole number")
     wishes = {key: value for key, value in session.items() if key not in LIMITS}
     defaults = {}
     for name, dialect in DIALECTS.items():
@@ -115,5 +143,5 @@ def split_option(pair: str) -> tuple[str, str]:
     """``KEY=VALUE`` as (key, value). Raises click.BadParameter."""
     key, equals, value = pair.partition("=")
     if not equals or not key.strip():
-        raise click.BadParameter(f"{pair!r} is not KEY=VALUE")
+        raise click.BadParameter(f"{pair!r} is not KEY=VALUE", param_hint="--model-option")
     return key.strip(), value

@@ -24,6 +24,7 @@ from adapters.replay.replaying import SessionUnreadable
 from core.ports.keeping import Keeper
 from core.ports.store import SessionExists, SessionUnknown, StoreError
 from store.opening import open_store
+from store.sql.engines import StoreUrlInvalid
 
 Show = Callable[[str, int, int], None]
 
@@ -50,7 +51,8 @@ class Quantity(click.ParamType[int]):
 def _bar(label: str) -> Iterator[Show]:
     """A bar on a terminal, nothing elsewhere."""
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as progress:
+    console = Console(stderr=True)
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
         tasks: dict[str, TaskID] = {}
 
         def show(what: str, done: int, total: int) -> None:
@@ -122,9 +124,12 @@ def erase_command(session: str, store_url: str, yes: bool) -> None:
 
     Example: duologue sessions erase duplex-4f...
     """
-    if not yes:
-        click.confirm(f"Erase the audio and the texts of {session} for good?", abort=True)
     try:
+        whole = run(_whole_id, store_url, session)
+        if whole != session:
+            raise click.UsageError(f"what is erased is gone for good, so give the whole id: {whole}")
+        if not yes:
+            click.confirm(f"Erase the audio and the texts of {session} for good?", abort=True)
         done = run(_erase, store_url, session)
     except SessionUnknown:
         raise _unknown(session) from None
@@ -132,6 +137,11 @@ def erase_command(session: str, store_url: str, yes: bool) -> None:
         raise click.ClickException(f"{session} cannot be folded, so it cannot be erased (prune it): {fault}") from None
     note = "" if done.was_exact else "; before, it did not replay as recorded"
     click.echo(f"{session}: {done.events} events are left, without words and sounds{note}")
+
+
+async def _whole_id(url: str, given: str) -> str:
+    async with reading(url) as store:
+        return await find_session(store, given)
 
 
 async def _erase(url: str, session: str) -> Erasure:
@@ -179,6 +189,8 @@ async def _writing(url: str) -> AsyncIterator[Keeper]:
         raise
     except StoreError as fault:
         raise click.ClickException(f"the store at {url} cannot be written: {fault}") from fault
+    except StoreUrlInvalid as fault:
+        raise click.ClickException(f"--store {url}: {fault}") from None
 
 
 def _unknown(session: str) -> click.ClickException:

@@ -45,7 +45,8 @@ def main() -> None:
     \b
     duologue serve                    start the server, then open http://localhost:8765/
     duologue talk question.wav        ask a question from a file and hear the answer
-    duologue sessions list            what was said, and what was cut off
+    duologue sessions list            the newest conversations, and their ids
+    duologue replay SESSION           what was said, and what was cut off
     """
 
 

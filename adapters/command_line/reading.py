@@ -13,6 +13,7 @@ import trio
 from core.ports.keeping import Keeper
 from core.ports.store import SessionUnknown, Store, StoreError
 from store.opening import open_store
+from store.sql.engines import StoreUrlInvalid
 
 DEFAULT_STORE = "sqlite:///duologue.sqlite3"
 PREFIX_ROWS_MAX = 10_000
@@ -56,6 +57,8 @@ async def reading(url: str) -> AsyncIterator[Keeper]:
         raise
     except StoreError as fault:
         raise click.ClickException(f"the store at {url} cannot be read: {fault}") from fault
+    except StoreUrlInvalid as fault:
+        raise click.ClickException(f"--store {url}: {fault}") from None
 
 
 async def find_session(store: Store, given: str) -> str:

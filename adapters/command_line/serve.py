@@ -195,7 +195,9 @@ def _tls(cert: str | None, key: str | None) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
-        raise click.ClickException(f"the certificate cannot be used: {error}") from None
+        raise click.ClickException(
+            f"the certificate cannot be used: {cert} and its key must be PEM files ({error})"
+        ) from None
     return context
 
 

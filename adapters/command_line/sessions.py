@@ -25,7 +25,7 @@ for command in (export_command, import_command, erase_command, prune_command):
 
 @sessions.command("list")
 @store_option
-@click.option("--limit", default=20, show_default=True, help="How many, newest first.")
+@click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, newest first.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
 def list_sessions(store_url: str, limit: int, as_json: bool) -> None:
     """List the newest sessions.

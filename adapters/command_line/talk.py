@@ -25,6 +25,7 @@ FAST_SPEED = 8.0
 LOADING_S_MAX = 120.0
 LOADING_WAIT_S = 2.0
 WAV = click.Path(exists=True, dir_okay=False, path_type=Path)
+SECONDS = click.FloatRange(0)
 
 
 class NoConnection(click.ClickException):
@@ -50,7 +51,9 @@ class BrokenOff(click.ClickException):
 @click.option("--say", "text", metavar="TEXT", help="Type this instead of speaking.")
 @click.option("--mic", is_flag=True, help="Talk with the microphone and loudspeaker, until Ctrl-C. Wear headphones.")
 @click.option("--interrupt", type=WAV, help="A second WAV, spoken over the first answer.")
-@click.option("--after", "after_s", default=1.5, show_default=True, help="Seconds of the answer heard before that.")
+@click.option(
+    "--after", "after_s", default=1.5, show_default=True, type=SECONDS, help="Seconds of the answer heard before that."
+)
 @click.option("--url", default="ws://localhost:8765/v1/realtime", show_default=True, help="The server.")
 @click.option("--model", default=None, help="The server's model, if it has more than one.")
 @click.option("--instructions", default="", help="Instructions for the assistant.")
@@ -58,7 +61,9 @@ class BrokenOff(click.ClickException):
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Save what was heard into this folder.")
 @click.option("--fast", is_flag=True, help=f"Run the talk's clock {FAST_SPEED:g} times as fast.")
 @click.option("--chunk-ms", default=200, show_default=True, type=click.IntRange(10, 2_000), help="Audio in one append.")
-@click.option("--timeout", "timeout_s", default=30.0, show_default=True, help="Seconds to wait for an answer.")
+@click.option(
+    "--timeout", "timeout_s", default=30.0, show_default=True, type=SECONDS, help="Seconds to wait for an answer."
+)
 @click.option("--quiet", is_flag=True, help="Plain lines, no meter, also on a terminal.")
 def talk(
     question: Path | None,
@@ -93,6 +98,8 @@ def talk(
     """
     if sum((question is not None, text is not None, mic)) != 1:
         raise click.UsageError("say what to talk about: a WAV file, or --say TEXT, or --mic (one of them)")
+    if text is not None and not text.strip():
+        raise click.UsageError("--say is empty: say what to ask")
     if interrupt is None and click.get_current_context().get_parameter_source("after_s") is ParameterSource.COMMANDLINE:
         raise click.UsageError("--after says when --interrupt speaks: name its WAV file as well")
     try:
@@ -113,8 +120,11 @@ def talk(
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from None
     if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-    trio.run(_talk, make_client, plan, url, out, mic, quiet)
+        try:
+            out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise click.BadParameter(f"{out} cannot be made: {error.strerror}", param_hint="--out") from None
+    trio.run(_talk, make_client, plan, url, out, mic, quiet, api_key is not None)
 
 
 async def _until_interrupt() -> None:
@@ -140,7 +150,13 @@ async def _enter(make_client: Callable[[], DuplexClient], stack: AsyncExitStack)
 
 
 async def _talk(
-    make_client: Callable[[], DuplexClient], plan: TalkPlan, url: str, out: Path | None, mic: bool, quiet: bool
+    make_client: Callable[[], DuplexClient],
+    plan: TalkPlan,
+    url: str,
+    out: Path | None,
+    mic: bool,
+    quiet: bool,
+    api_key_given: bool,
 ) -> None:
     async with AsyncExitStack() as stack:
         try:
@@ -149,7 +165,7 @@ async def _talk(
         except NoSoundCard as error:
             raise NoConnection(str(error)) from None
         except ClientError as error:
-            raise _no_connection(error, url) from None
+            raise _no_connection(error, url, api_key_given) from None
         with ExitStack() as show:
             shown = show.enter_context(narrator(quiet))
             run = Talk(client, plan, shown, prebuffer_ms=recommended_prebuffer_ms(client), sound_card=sound)
@@ -172,13 +188,13 @@ def _leave(record: TalkRecord, out: Path | None, plan: TalkPlan, session_id: str
         click.echo(f"saved to {out}/")
     summary = record.summary()
     for answer in summary["answers"]:
-        latency = "-" if answer["latency_ms"] is None else f"{answer['latency_ms']} ms"
+        latency = "" if answer["latency_ms"] is None else f" first audio after {answer['latency_ms']} ms,"
         # A cut is told below; why an answer ended in the middle otherwise is told nowhere else.
         why = f" ({answer['reason']})" if answer["status"] in ("incomplete", "failed") and answer["reason"] else ""
         heard, received = answer["played_ms"] / 1_000, answer["received_ms"] / 1_000
         click.echo(
-            f"{answer['file']}: {answer['status']}{why}, first audio after {latency}, "
-            f"heard {heard:.1f} s of {received:.1f} s, {answer['underruns']} underruns"
+            f"{answer['file']}: {answer['status'] or 'not finished'}{why},{latency} "
+            f"heard {heard:.1f} s of {received:.1f} s, underruns: {answer['underruns']}"
         )
     if summary["barge_in"] is not None:
         click.echo(f"barge-in: silent {summary['barge_in']['speech_to_silence_ms']} ms after the speech began")
@@ -197,13 +213,18 @@ def recommended_prebuffer_ms(client: DuplexClient) -> int:
     return int(value) if isinstance(value, int | float) and value > 0 else 0
 
 
-def _no_connection(error: ClientError, url: str) -> click.ClickException:
+def _no_connection(error: ClientError, url: str, api_key_given: bool) -> click.ClickException:
     if isinstance(error, ConnectionLost):
-        return NoConnection(f"cannot reach {url}: {error.reason}. Is the server running? Start it with: make serve")
+        advice = "Is the server running? Start it with: make serve. If it is elsewhere, name its address with --url"
+        return NoConnection(f"cannot reach {url}: {error.reason}. {advice}")
     if isinstance(error, HandshakeRefused):
         hint = ""
-        if error.status in (401, 403):
+        if error.status == 401 and api_key_given:
+            hint = " The key that was given (--api-key or DUOLOGUE_API_KEY) is not one of the server's."
+        elif error.status == 401:
             hint = " Give a key with --api-key or in DUOLOGUE_API_KEY."
+        elif error.status == 403:
+            hint = " Name the server as localhost, or allow the site there: duologue serve --origin."
         elif error.code == "resource_exhausted":
             hint = " Wait for a session to end, or give the server more sessions."
         elif error.status == 404:

@@ -31,6 +31,9 @@ PATIENCE_MS = 4_000
 """How long an interruption may stay unanswered before it counts as one that the assistant talked over."""
 
 
+TURN_DETECTED = "turn_detected"
+"""Why an answer ended that speech has cut."""
+
 SIGNS_OF_LIFE = frozenset({names.AUDIO_COMMITTED, names.RESPONSE_CREATED, names.AUDIO_DELTA, names.RESPONSE_DONE})
 """Events after which the wait for an answer begins anew."""
 
@@ -205,7 +208,10 @@ class Talk:
         said = self._microphone.utterances[-1] if self._microphone.utterances else None
         quiet_ms = self.now_ms - max(last.done_ms or 0, self._progress_ms)
         said_ms = (said.speech_end_ms or 0) if said is not None else 0
-        return quiet_ms >= (LINGER_MS if last.first_audio_ms >= said_ms else PATIENCE_MS)
+        if last.first_audio_ms >= said_ms:
+            return quiet_ms >= LINGER_MS
+        # Speech that cut an answer is a turn, however long its answer takes: only the time limit ends that wait.
+        return quiet_ms >= PATIENCE_MS and last.state.reason != TURN_DETECTED
 
     # -- what comes in --------------------------------------------------------------------------------------------
 

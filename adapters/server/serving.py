@@ -103,7 +103,11 @@ async def _listen(host: str, port: int) -> list[trio.SocketListener]:
         if isinstance(error.__cause__, BaseExceptionGroup):
             cause = next((e.errno for e in error.__cause__.exceptions if isinstance(e, OSError)), cause)
         if cause == errno.EADDRINUSE:
-            raise CannotListen(f"port {port} is taken; choose another with --port") from error
+            raise CannotListen(f"port {port} is taken; choose another with --port (make serve PORT=...)") from error
+        if cause == errno.EADDRNOTAVAIL:
+            raise CannotListen(f"{host} is no address of this machine; choose another with --host") from error
+        if isinstance(error, socket.gaierror):
+            raise CannotListen(f"nobody knows the host {host!r}; choose another with --host") from error
         if cause == errno.EACCES:
             raise CannotListen(f"port {port} needs privileges; choose one above 1023 with --port") from error
         raise CannotListen(f"cannot listen on {host}:{port}: {error}") from error

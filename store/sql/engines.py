@@ -39,7 +39,7 @@ ADVICE = {
     "SQLITE_CANTOPEN": f"the file cannot be opened: {WRITABLE}",
     "SQLITE_IOERR": "the disk failed: the system's log says more",
     "SQLITE_BUSY": "another program holds the file locked",
-    "SQLITE_NOTADB": "the file is no SQLite database",
+    "SQLITE_NOTADB": "the store's file is no SQLite database: name another with --store",
     "SQLITE_CORRUPT": "the file is damaged: bring back a copy, or export what can still be read",
     "25006": "the database takes no writes: a standby, or one that was set to read-only",
     "53100": "the database's disk is full",

@@ -334,6 +334,13 @@ def command(*words: str) -> str:
     return result.output
 
 
+@pytest.mark.parametrize("words", [["list"], ["show", "x"], ["prune", "--older-than", "1d"], ["import", __file__]])
+def test_a_store_that_cannot_be_is_said_in_a_sentence(words: list[str]) -> None:
+    result = CliRunner().invoke(main, ["sessions", *words, "--store", "nonsense"])
+    assert result.exit_code == 1
+    assert "a store URL looks like sqlite:///" in result.output
+
+
 def test_the_commands(recording: Recording, tmp_path: Path) -> None:
     here, there = f"sqlite:///{tmp_path}/here.sqlite3", f"sqlite:///{tmp_path}/there.sqlite3"
 
@@ -345,6 +352,9 @@ def test_the_commands(recording: Recording, tmp_path: Path) -> None:
     file = str(tmp_path / "talk.zip")
     assert "bodies" in command("export", session, file, "--store", here)
     assert "replays exactly" in command("import", file, "--store", there)
+    beginning = CliRunner().invoke(main, ["sessions", "erase", session[:-4], "--yes", "--store", there])
+    assert beginning.exit_code == 2
+    assert f"give the whole id: {session}" in beginning.output
     assert "without words" in command("erase", session, "--yes", "--store", there)
     assert "1 sessions" in command("prune", "--keep-at-most", "0B", "--dry-run", "--store", here)
     assert "0 sessions" in command("prune", "--older-than", "2000w", "--store", here)

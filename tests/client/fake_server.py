@@ -45,6 +45,8 @@ class FakeServer:
         self.later_answers_ms = answer_ms if later_answers_ms is None else later_answers_ms
         self.lead = lead
         """How much faster than real time answers come."""
+        self.later_wait_s = 0.0
+        """How long the model thinks before each answer but the first."""
         self.bell = trio.Event()
         self.connections = 0
         self.refuse: TransportRefused | None = None
@@ -89,6 +91,7 @@ class FakeServer:
             while not self.plan:
                 await self.bell.wait()
             self.plan.pop(0)
+            await trio.sleep(self.later_wait_s if self.session.answers else 0.0)
             mine = self.session.start_answer()
             length_ms = self.answer_ms if self.session.answers == 1 else self.later_answers_ms
             for place in range(length_ms // DELTA_MS):

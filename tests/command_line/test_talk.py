@@ -15,8 +15,9 @@ import pytest
 import trio
 from click.testing import CliRunner, Result
 
+from adapters.client.errors import HandshakeRefused
 from adapters.client.player import wav_bytes
-from adapters.command_line.talk import talk
+from adapters.command_line.talk import _no_connection, talk
 from tests.client.fake_server import FakeServer, serve, silence, tone
 
 
@@ -120,6 +121,21 @@ def test_an_interrupted_answer_is_saved_as_far_as_it_was_heard(tmp_path: Path) -
 
 
 @pytest.mark.realtime
+def test_the_answer_to_an_interruption_is_waited_for_however_slow_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("adapters.command_line.talk_session.PATIENCE_MS", 100)
+    server = FakeServer(answer_ms=8_000, later_answers_ms=300, lead=3.0)
+    server.later_wait_s = 1.5
+    with running(server) as url:
+        question = spoken(tmp_path / "question.wav", tone(400))
+        stop = spoken(tmp_path / "stop.wav", tone(900))
+        result = run_talk(question, "--interrupt", stop, "--after", "0.5", "--url", url, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 0, result.output
+    assert [answer["status"] for answer in summary_of(tmp_path / "out")["answers"]] == ["cancelled", "completed"]
+
+
+@pytest.mark.realtime
 def test_fast_runs_the_same_talk_in_less_time(tmp_path: Path) -> None:
     with running(FakeServer(answer_ms=2_000, lead=40.0)) as url:
         question = spoken(tmp_path / "question.wav", tone(3_000))
@@ -137,6 +153,7 @@ def test_a_server_that_is_not_there_is_said_to_be_started(tmp_path: Path) -> Non
     result = run_talk(spoken(tmp_path / "q.wav", tone(100)), "--url", f"ws://127.0.0.1:{port}/v1/realtime")
     assert result.exit_code == 1
     assert "make serve" in result.output
+    assert "--url" in result.output
 
 
 @pytest.mark.realtime
@@ -174,6 +191,34 @@ def test_a_typed_question(tmp_path: Path) -> None:
         result = run_talk("--say", "hello", "--url", url)
     assert result.exit_code == 0, result.output
     assert "assistant: word0 word1 word2" in result.output
+    assert "completed, heard 0.3 s of 0.3 s" in result.output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--say", " "), "--say is empty"),
+        (("--say", "hi", "--timeout", "-1"), "--timeout"),
+        (("--say", "hi", "--out", "/proc/no/such"), "cannot be made"),
+    ],
+)
+def test_wrong_flags_are_said_in_a_sentence(arguments: tuple[str, ...], says: str) -> None:
+    result = run_talk(*arguments)
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+@pytest.mark.parametrize(
+    ("status", "given", "says"),
+    [
+        (401, False, "Give a key with --api-key"),
+        (401, True, "is not one of the server's"),
+        (403, True, "duologue serve --origin"),
+    ],
+)
+def test_a_refusal_says_what_to_do(status: int, given: bool, says: str) -> None:
+    refused = HandshakeRefused("code", "Not you.", status=status)
+    assert says in _no_connection(refused, "ws://x/v1/realtime", given).message
 
 
 @pytest.mark.parametrize("arguments", [[], ["--say", "x", "--mic"]])

@@ -63,6 +63,15 @@ def test_a_file_of_settings(tmp_path: Path) -> None:
         ("[server]\nprt = 1\n", "\\[server\\] has no 'prt'"),
         ("not toml", "is not TOML"),
         ("server = 5\n", "no section"),
+        ("[server]\nprot = 1\n", "did you mean port\\?"),
+        ("session = 5\n", "session must be a table"),
+        ('[model]\noptions = "x"\n', "\\[model\\] options must be a table"),
+        ('[server]\napi_keys = "k"\n', "\\[server\\] api_keys must be a list"),
+        ("[server]\napi_keys = [1]\n", "api_keys must be a list of texts"),
+        ("[server]\nport = 9000.5\n", "port must be a whole number"),
+        ("[server]\nport = true\n", "port must be a whole number"),
+        ("[server]\nhost = 3\n", "host must be text"),
+        ('[store]\npatience_s = "long"\n', "patience_s must be a number"),
     ],
 )
 def test_a_file_that_cannot_be(tmp_path: Path, text: str, says: str) -> None:
@@ -104,16 +113,16 @@ def test_a_session_that_cannot_be() -> None:
 
 
 def test_a_session_with_a_word_that_nobody_knows() -> None:
-    with pytest.raises(click.ClickException, match=r"no 'instuctions'; it has .*instructions"):
+    with pytest.raises(click.ClickException, match=r"no 'instuctions'; did you mean instructions\?"):
         session_defaults({"instuctions": "Be kind."})
 
 
 def test_the_limits_are_the_operators() -> None:
     made = session_defaults({"max_session_ms": 60_000, "instructions": "Be kind."})
     assert {(config.max_session_ms, config.instructions) for config in made.values()} == {(60_000, "Be kind.")}
-    with pytest.raises(click.ClickException, match="max_session_ms is a whole number"):
+    with pytest.raises(click.ClickException, match="max_session_ms must be a whole number"):
         session_defaults({"max_session_ms": "long"})
-    with pytest.raises(click.ClickException, match="max_session_s"):
+    with pytest.raises(click.ClickException, match="max_session_ms"):
         session_defaults({"max_session_ms": -1})
 
 
@@ -147,7 +156,9 @@ def test_model_options_are_json_or_text() -> None:
         (("--model", "scripted", "--store", "sqlite:////sys/x"), "the server's user must be able to write to the file"),
         (("--model", "scripted", "--model-option", "load_error=no weights here"), "no weights here"),
         (("--tls-key", __file__), "--tls-key needs --tls-cert"),
-        (("--tls-cert", __file__), "the certificate cannot be used"),
+        (("--tls-cert", __file__), "and its key must be PEM files"),
+        (("--host", "192.0.2.77", "--model", "scripted"), "192.0.2.77 is no address of this machine"),
+        (("--model", "scripted", "--model-option", "x"), "for --model-option"),
         (("--config", "/nonexistent.toml"), "cannot be read"),
         (("--workers", "auto"), "--workers auto counts the places of a Ray cluster: it needs --ray"),
         (("--workers", "0"), "neither a number from 1 to 1024 nor auto"),
@@ -159,6 +170,13 @@ def test_what_cannot_be_served_is_said_in_a_sentence(arguments: tuple[str, ...],
     code, text = run("serve", "--port", "0", *store, *arguments)
     assert code in (1, 2)
     assert says in text
+
+
+def test_a_store_that_is_some_other_file(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("no database " * 500)
+    code, text = run("serve", "--port", "0", "--model", "scripted", "--store", f"sqlite:///{tmp_path}/notes.txt")
+    assert code == 1
+    assert "no SQLite database: name another with --store" in text
 
 
 def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
