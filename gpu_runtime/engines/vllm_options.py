@@ -12,7 +12,7 @@ import attrs
 from gpu_runtime.engines.vllm_plugin import HOST_PID, SIBLINGS
 from gpu_runtime.plugin import ModelUnavailable
 
-REWINDS = ("0.26.", "0.32.")
+KNOWN_VERSIONS = ("0.26.", "0.32.")
 """Versions of vLLM whose scheduler ``vllm_scheduler`` is known to fit. Others work too: a truncated lane then takes a new
 request over its heard part, and logits that are no numbers are not noticed."""
 
@@ -65,7 +65,7 @@ class VllmOptions:
     graph_mode: str = "FULL_DECODE_ONLY"
     """``FULL`` captures steps that take prompts in too (FlashAttention 3)."""
     rewinds: bool = True
-    """Truncate a lane in its own request, where this version of vLLM allows it (REWINDS)."""
+    """Truncate a lane in its own request, where this version of vLLM allows it (KNOWN_VERSIONS)."""
     tokenizer: bool = False
     seed: int = 0
 
@@ -80,7 +80,7 @@ class VllmOptions:
 
     def can_rewind(self, version: str) -> bool:
         """Whether requests go back, with that version of vLLM."""
-        return self.rewinds and version.startswith(REWINDS)
+        return self.rewinds and is_known(version)
 
     def engine_arguments(self, on_cpu: bool, version: str = "") -> dict[str, Any]:
         """For AsyncEngineArgs of that version of vLLM. Raises ModelUnavailable."""
@@ -100,7 +100,7 @@ class VllmOptions:
             "disable_log_stats": False,
             "enforce_eager": self.eager,
         }
-        if self.can_rewind(version):
+        if is_known(version):  # also for requests that do not go back: it sees to logits that are no numbers
             arguments["scheduler_cls"] = f"{SCHEDULERS}.{'LaneScheduler' if on_cpu else 'AsyncLaneScheduler'}"
         if self.kv_mib or on_cpu:
             arguments["kv_cache_memory_bytes"] = (self.kv_mib or 512) << 20
@@ -128,6 +128,11 @@ class VllmOptions:
             "limit_mm_per_prompt": {"audio": 0},  # none but ready-made ones
             "enable_mm_embeds": True,
         }
+
+
+def is_known(version: str) -> bool:
+    """Whether ``vllm_scheduler`` runs in that version of vLLM."""
+    return version.startswith(KNOWN_VERSIONS)
 
 
 def cut_id(name: str, number: int) -> str:

