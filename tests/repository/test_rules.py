@@ -13,6 +13,12 @@ def test_the_rules_hold() -> None:
     assert check.breaches() == []
 
 
+def test_what_is_no_text_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "talk.zip").write_bytes(b"PK\x03\x04\0\0\xc0\xb1")
+    monkeypatch.setattr(check, "listed_files", lambda: [tmp_path / "talk.zip"])
+    assert check.breaches() == []
+
+
 def test_what_is_allowed_is_still_needed(monkeypatch: pytest.MonkeyPatch) -> None:
     allowed = set(check.ALLOWED)
     monkeypatch.setattr(check, "ALLOWED", {})
