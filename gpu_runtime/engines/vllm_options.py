@@ -18,8 +18,8 @@ request over its heard part, and logits that are no numbers are not noticed."""
 
 SCHEDULERS = "gpu_runtime.engines.vllm_scheduler"
 CUT = "cut!"
-BOUNDARY = -1
-"""Among a request's tokens: what follows is the next chunk's."""
+CHUNK = "chunk"
+"""In a chunk's extra_args: its number in its request, from 1."""
 
 KEEP_TOKENS = "keep_tokens"
 """In a chunk's extra_args: forget what the request holds behind that position first."""
@@ -135,8 +135,19 @@ def is_known(version: str) -> bool:
     return version.startswith(KNOWN_VERSIONS)
 
 
+def boundary(number: int) -> int:
+    """Stands among a request's tokens: what follows is the chunk's of that number. No token is negative."""
+    return -number
+
+
+def after_boundary(ids: tuple[int, ...]) -> tuple[int, tuple[int, ...]]:
+    """(number of the chunk that the last boundary names, 0: there is none; the tokens after it)."""
+    place = next((place for place in reversed(range(len(ids))) if ids[place] < 0), None)
+    return (0, ids) if place is None else (-ids[place], ids[place + 1 :])
+
+
 def cut_id(name: str, number: int) -> str:
-    """To be aborted in place of the request ``name``: ends its chunk only. Numbers ascend for each request."""
+    """To be aborted in place of the request ``name``: ends its chunk of that number only."""
     return f"{CUT}{number}!{name}"
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 from collections.abc import AsyncGenerator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -36,7 +37,15 @@ from vllm.v1.metrics.loggers import StatLoggerBase
 
 from gpu_runtime.engines.port import Embeddings, EngineLimits, EngineLost, LaneError, Part, Tokens
 from gpu_runtime.engines.requests import Piece, Sampling
-from gpu_runtime.engines.vllm_options import BOUNDARY, KEEP_TOKENS, VllmOptions, blocks_to_lose, cut_id, is_known
+from gpu_runtime.engines.vllm_options import (
+    CHUNK,
+    KEEP_TOKENS,
+    VllmOptions,
+    after_boundary,
+    blocks_to_lose,
+    cut_id,
+    is_known,
+)
 from gpu_runtime.engines.vllm_plugin import MODALITY, register
 from gpu_runtime.plugin import ModelUnavailable
 
@@ -48,6 +57,9 @@ CLOSE_S = 10.0
 
 PIECES_MAX = 4_096
 """Tokens that may wait for their reader; a chunk decodes fewer."""
+
+CHUNKS_MAX = 64
+"""Chunks that may wait until vLLM has taken those before; all but the last were cut."""
 
 LOST_POLL_S = 0.25
 
@@ -169,22 +181,40 @@ class VllmRequests:
         return MultiModalKwargsItem({"embedding": field}), known[1]
 
 
+@attrs.define(eq=False)
+class _Chunk:
+    """One that was pushed."""
+
+    number: int
+    given: StreamingInput
+    after: asyncio.Task[None] | None
+    """The cut of an earlier one, of which vLLM is to hear first."""
+    pieces: asyncio.Queue[Piece | LaneError | EngineLost] = attrs.field(factory=lambda: asyncio.Queue(PIECES_MAX))
+    taken: asyncio.Event = attrs.field(factory=asyncio.Event)
+    """vLLM has it."""
+
+    def tell(self, piece: Piece | LaneError | EngineLost) -> None:
+        if not self.pieces.full():
+            self.pieces.put_nowait(piece)
+
+
 class VllmRequest:
     """See Request. One task reads what vLLM gives; ending that task is how vLLM is told to abort.
 
-    Once a chunk was interrupted, and in any case where the next one forgets what lies behind, that task throws away what
-    comes until BOUNDARY: it is the old chunk's."""
+    What that task hears is the newest chunk's from its boundary on (``vllm_scheduler``); what comes before is of chunks that
+    were cut, and is thrown away. A chunk is on its way as soon as it is pushed, and stays so when its reader is cancelled:
+    the lane counts on its KV. So a cut waits until vLLM has taken the chunk."""
 
     def __init__(self, owner: VllmRequests, name: str) -> None:
         self._owner = owner
         self._name = name
-        self._chunks: asyncio.Queue[StreamingInput] = asyncio.Queue(1)
-        self._pieces: asyncio.Queue[tuple[int, Piece | LaneError | EngineLost]] = asyncio.Queue(PIECES_MAX)
-        """With the number of the chunk, from 1, that they belong to."""
-        self._reader: asyncio.Task[None] | None = None
-        self._pushed = 0
+        self._chunks: asyncio.Queue[_Chunk] = asyncio.Queue(CHUNKS_MAX)
+        self._chunk: _Chunk | None = None
+        """The newest."""
+        self._heard = 1
+        """The number of the chunk that vLLM speaks of."""
         self._running = False
-        self._skipping = False
+        self._reader: asyncio.Task[None] | None = None
         self._cutting: asyncio.Task[None] | None = None
         self._failure: LaneError | EngineLost | None = None
         self._closed = False
@@ -193,26 +223,26 @@ class VllmRequest:
         self, parts: Sequence[Part], sampling: Sampling, keep_tokens: int | None = None
     ) -> AsyncGenerator[Piece, None]:
         """See Request."""
-        assert keep_tokens is not None or not self._skipping, "after an interruption a chunk says what is kept"
-        if self._cutting is not None:
-            await asyncio.wait({self._cutting})  # vLLM is to hear of that first
         if self._failure is not None:
             raise self._failure
         if self._closed:
             yield Piece((), "aborted")
             return
-        params = _params(sampling, keep_tokens)
-        self._pushed += 1
-        number = self._pushed
-        self._running, self._skipping = True, keep_tokens is not None
-        self._chunks.put_nowait(StreamingInput(self._owner.prompt(parts), params))
+        number = self._chunk.number + 1 if self._chunk is not None else 1
+        params = _params(sampling, number, keep_tokens)
+        chunk = _Chunk(number, StreamingInput(self._owner.prompt(parts), params), self._cutting)
+        try:
+            self._chunks.put_nowait(chunk)
+        except asyncio.QueueFull:
+            raise LaneError("lane_stalled", f"vLLM has taken none of {CHUNKS_MAX} chunks") from None
+        self._chunk, self._running = chunk, True
+        if not self._owner.rewinds:  # then no chunk is cut, and nothing is marked
+            self._heard = number
         if self._reader is None:
             self._owner._open.add(self)
             self._reader = asyncio.create_task(self._read(params), name=f"vllm {self._name}")
         while True:
-            chunk, piece = await self._pieces.get()
-            if chunk < number:
-                continue
+            piece = await chunk.pieces.get()
             if not isinstance(piece, Piece):
                 raise piece
             yield piece
@@ -221,15 +251,11 @@ class VllmRequest:
 
     def interrupt(self) -> None:
         """See Request."""
-        if not self._running:
+        if not self._running or self._chunk is None or self._failure is not None:
             return
-        self._tell(Piece((), "aborted"))
-        self._running, self._skipping = False, True
-        output = self._owner.engine.output_processor
-        cuts = [cut_id(name, self._pushed) for name in set(output.external_req_ids.get(self._name, ()))]
-        self._cutting = asyncio.create_task(
-            self._owner.engine.engine_core.abort_requests_async(cuts), name=f"cut {self._name}"
-        )
+        self._running = False
+        self._chunk.tell(Piece((), "aborted"))
+        self._cutting = asyncio.create_task(self._cut(self._chunk), name=f"cut {self._name}")
 
     async def close(self) -> None:
         """See Request."""
@@ -245,18 +271,22 @@ class VllmRequest:
         """The engine is going."""
         self._fail(EngineLost(reason))
 
+    async def _cut(self, chunk: _Chunk) -> None:
+        await chunk.taken.wait()
+        engine = self._owner.engine
+        names = set(engine.output_processor.external_req_ids.get(self._name, ()))
+        with suppress(EngineDeadError):  # the reader hears of it too
+            await engine.engine_core.abort_requests_async([cut_id(name, chunk.number) for name in names])
+
     async def _read(self, params: SamplingParams) -> None:
         try:
             async for output in self._owner.engine.generate(self._stream(), params, self._name):
                 piece = _piece(output)
-                if self._skipping:
-                    if BOUNDARY not in piece.ids:
-                        continue
-                    self._skipping = False
-                    piece = attrs.evolve(piece, ids=piece.ids[piece.ids.index(BOUNDARY) + 1 :])
-                if piece.finish:
-                    self._running = False
-                self._tell(piece)
+                number, ids = after_boundary(piece.ids)
+                self._heard = number or self._heard
+                if self._running and self._chunk is not None and self._heard == self._chunk.number:
+                    self._running = not piece.finish
+                    self._chunk.tell(attrs.evolve(piece, ids=ids))
             self._fail(LaneError("model_error", "vLLM ended the request by itself"))
         except LaneError as error:
             self._fail(error)
@@ -264,18 +294,25 @@ class VllmRequest:
             self._fail(EngineLost(f"vLLM's engine is gone: {error}"))
         except (EngineGenerateError, ValueError) as error:
             self._fail(LaneError("model_error", f"vLLM refused a chunk: {type(error.__cause__ or error).__name__}"))
+        finally:
+            if self._cutting is not None:
+                self._cutting.cancel()
 
     async def _stream(self) -> AsyncGenerator[StreamingInput, None]:
         while True:
-            yield await self._chunks.get()
+            chunk = await self._chunks.get()
+            if chunk.after is not None:
+                await asyncio.wait({chunk.after})
+            yield chunk.given
+            chunk.taken.set()
 
     def _fail(self, error: LaneError | EngineLost) -> None:
         self._failure = error
         self._tell(error)
 
     def _tell(self, piece: Piece | LaneError | EngineLost) -> None:
-        if not self._pieces.full():
-            self._pieces.put_nowait((self._pushed, piece))
+        if self._chunk is not None:
+            self._chunk.tell(piece)
 
 
 class _KvGauge(StatLoggerBase):
@@ -297,9 +334,10 @@ class _KvGauge(StatLoggerBase):
         """Nothing to say."""
 
 
-def _params(sampling: Sampling, keep_tokens: int | None = None) -> SamplingParams:
+def _params(sampling: Sampling, number: int = 0, keep_tokens: int | None = None) -> SamplingParams:
+    kept = {} if keep_tokens is None else {KEEP_TOKENS: keep_tokens}
     return SamplingParams(
-        extra_args=None if keep_tokens is None else {KEEP_TOKENS: keep_tokens},
+        extra_args={CHUNK: number, **kept} if number else None,
         max_tokens=sampling.max_new_tokens,
         stop_token_ids=list(sampling.stop_tokens),
         temperature=sampling.temperature,

@@ -3,12 +3,14 @@
 vLLM ends a chunk early, or gives up a part of what a streaming request holds, only by ending the request; the next one then
 brings the whole history again: hundreds of embeddings to copy, hash and look up. Here a request goes back in its own place:
 
-* ``cut_id`` among the ids to abort ends that request's chunk at once: what is still computed for it is not told. vLLM may
-  hand over the same abort twice, the second time after the next chunk has begun, so each cut is numbered.
+* A request's chunks are numbered, in their ``extra_args``. The first output of each but the first begins with ``boundary`` of
+  its number, by which the reader tells what is whose: vLLM merges outputs that nobody has read yet, and a chunk that was cut
+  may still say a word.
+* ``cut_id`` among the ids to abort ends the chunk of that number at once: what is still computed for it is not told. vLLM
+  hands over an abort twice: the first may come before the chunk itself, the second after the next chunk has begun.
 * A chunk whose ``extra_args`` say ``keep_tokens`` first forgets what the request holds behind that position. Whole blocks are
   given back, so no block that others may share or find in the prefix cache is written again; the rest of the last block
-  (fewer tokens than a block has) is computed anew with the chunk. Its first output begins with BOUNDARY, by which the reader
-  tells it from what the chunk before said: vLLM merges outputs that nobody has read yet.
+  (fewer tokens than a block has) is computed anew with the chunk.
 
 With VLLM_COMPUTE_NANS_IN_LOGITS the model runner counts the NaNs of each request's logits; here those requests end with an
 error in place of a token that means nothing. The blocks that their last chunk wrote are never used again: attention
@@ -29,7 +31,7 @@ from vllm.v1.core.sched.scheduler import Scheduler
 from vllm.v1.engine import EngineCoreOutput, EngineCoreOutputs, FinishReason
 from vllm.v1.request import RequestStatus
 
-from gpu_runtime.engines.vllm_options import BOUNDARY, CUT, KEEP_TOKENS, blocks_to_lose, cut_of
+from gpu_runtime.engines.vllm_options import CHUNK, CUT, KEEP_TOKENS, blocks_to_lose, boundary, cut_of
 
 
 class _Lanes:
@@ -39,9 +41,9 @@ class _Lanes:
         super().__init__(*arguments, **options)
         self._cut_off: list[Any] = []
         """Requests whose chunk was ended, which nobody was told yet."""
-        self._begun: set[str] = set()
-        """Requests whose next output is the first after they went back."""
-        self._beginning: set[str] = set()
+        self._begun: dict[str, int] = {}
+        """Requests whose next output is the first of a chunk: its number."""
+        self._beginning: dict[str, int] = {}
         """The same, from the next step's output on: the output at hand may still be the chunk's before."""
         self._lost_blocks = 0
         self._lost_blocks_max = blocks_to_lose(self.kv_cache_config.num_blocks)  # type: ignore[attr-defined]
@@ -58,10 +60,10 @@ class _Lanes:
 
     def _cut(self, name: str, number: int) -> None:
         request = self.requests.get(name)  # type: ignore[attr-defined]
-        if request is None or number <= getattr(request, "cuts", 0):
+        if request is None:
             return
-        request.cuts = number
-        if request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
+        request.cut = max(number, getattr(request, "cut", 0))  # its chunk may only be on its way
+        if _chunk_of(request) > number or request.status == RequestStatus.WAITING_FOR_STREAMING_REQ:
             return
         discards = hasattr(request, "drop_stale_output") or isinstance(self, AsyncScheduler)
         if request.status == RequestStatus.RUNNING and request.num_output_tokens and discards:
@@ -74,16 +76,18 @@ class _Lanes:
 
     def _update_request_as_session(self, session: Any, update: Any) -> None:
         keep_tokens = (update.sampling_params.extra_args or {}).get(KEEP_TOKENS)
-        if keep_tokens is None:
-            super()._update_request_as_session(session, update)  # type: ignore[misc]
-            session.chunk_start = session.num_computed_tokens
-            return
-        self._beginning.add(session.request_id)
         computed = session.num_computed_tokens
-        if keep_tokens < computed:
+        if keep_tokens is not None and keep_tokens < computed:
             computed = self._rewind(session, keep_tokens)
         super()._update_request_as_session(session, update)  # type: ignore[misc]
-        session.num_computed_tokens = session.chunk_start = computed
+        if keep_tokens is not None:
+            session.num_computed_tokens = computed
+        session.chunk_start = session.num_computed_tokens
+        number = _chunk_of(session)
+        if number:
+            self._beginning[session.request_id] = number
+            if number <= getattr(session, "cut", 0):
+                session.max_tokens = 0
 
     def _rewind(self, session: Any, keep_tokens: int) -> int:
         """Leave ``session`` as if it had come to ``keep_tokens`` and no further. How many of them are still computed."""
@@ -111,8 +115,9 @@ class _Lanes:
 
     def update_from_output(self, scheduler_output: Any, model_runner_output: Any) -> Any:
         """As vLLM's, with what is said above."""
-        self._begun |= self._beginning
-        self._beginning = set()
+        begun = self._begun | self._beginning
+        self._begun = {name: number for name, number in begun.items() if name in self.requests}  # type: ignore[attr-defined]
+        self._beginning = {}
         cut_off, self._cut_off = self._cut_off, []
         counts = model_runner_output.num_nans_in_logits or {}
         ill = {name for name, count in counts.items() if count}
@@ -146,8 +151,13 @@ class _Lanes:
             output.new_token_ids = []
             output.finish_reason = FinishReason.ERROR
         if output.request_id in self._begun and (output.new_token_ids or ill):
-            self._begun.discard(output.request_id)
-            output.new_token_ids = [BOUNDARY, *output.new_token_ids]
+            output.new_token_ids = [boundary(self._begun.pop(output.request_id)), *output.new_token_ids]
+
+
+def _chunk_of(request: Any) -> int:
+    """The number of the chunk that a request computes, or computed last; 0 for requests that are no lane's."""
+    parameters = request.sampling_params
+    return int(((parameters and parameters.extra_args) or {}).get(CHUNK, 0))
 
 
 class LaneScheduler(_Lanes, Scheduler):  # type: ignore[misc]

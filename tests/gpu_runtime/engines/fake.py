@@ -49,13 +49,25 @@ LIMITS = EngineLimits(lane_tokens_max=256, kv_tokens=2_048, block_tokens=16, req
 @attrs.frozen
 class FakeOptions:
     """``step_s``: what one token takes; ``prefill_s``: what each uncached token of a prompt takes; ``close_s``: a request's
-    end. ``rewinds``: see RequestEngine."""
+    end. ``rewinds``: see RequestEngine. ``leaks``: a fault, for tests that must notice it: a chunk that was cut before
+    its first token says it to the next one."""
 
     limits: EngineLimits = LIMITS
     step_s: float = 0.0
     prefill_s: float = 0.0
     close_s: float = 0.0
     rewinds: bool = False
+    leaks: bool = False
+
+
+@attrs.define
+class _Chunk:
+    """One that was pushed. The KV of ``decoded`` is not in ``tokens`` yet, nor that of ``prompt`` until it is empty."""
+
+    prompt: list[int]
+    decoded: list[int] = attrs.field(factory=list)
+    interrupted: bool = False
+    over: bool = False
 
 
 class FakeRequests:
@@ -145,9 +157,9 @@ class FakeRequest:
         self._engine = engine
         self._name = name
         self._closed = False
-        self._interrupted = False
-        self._decoded: list[int] = []
-        """By the chunk that runs: its KV is not in ``tokens`` yet."""
+        self._chunk = _Chunk([])
+        """The newest."""
+        self._leak: list[int] = []
         self.tokens: list[int] = []
         """Whose KV it holds."""
 
@@ -157,9 +169,6 @@ class FakeRequest:
         """See Request."""
         engine, options = self._engine, self._engine.options
         engine.check()
-        if self._interrupted:  # the step that was under way is over by now
-            self._interrupted = False
-            await self._compute(self._decoded[:-1], options.step_s)
         if keep_tokens is not None:
             assert options.rewinds
             assert keep_tokens <= len(self.tokens), "more is to be kept than there is"
@@ -170,6 +179,12 @@ class FakeRequest:
             raise ValueError("an empty chunk")
         if POISON in prompt:
             raise LaneError("model_error", "the model cannot compute this chunk")
+        before, chunk = self._chunk, _Chunk(prompt)
+        self._chunk = chunk
+        if before.interrupted:
+            await asyncio.sleep(options.step_s)  # the step that was under way
+        while self._leak:
+            yield Piece((self._leak.pop(),), "")
         cached = 0
         if self._name not in engine.open:
             while len(engine.open) >= engine.limits.requests_max and not self._closed:
@@ -177,30 +192,29 @@ class FakeRequest:
                 engine.check()
             engine.open[self._name] = self
             cached = min(engine.cached(prompt), len(prompt) - 1)
-        await self._compute(prompt, options.prefill_s * (len(prompt) - cached))
-        said = self._decoded = []
-        while not self._closed and not self._interrupted:
+        await self._compute(chunk, prompt, options.prefill_s * (len(prompt) - cached))
+        said = chunk.decoded
+        while not self._closed and not chunk.interrupted:
             token = next_token([*self.tokens, *said])
             await asyncio.sleep(options.step_s)
             while engine.silent & {self._name, self._name.partition("/")[0]}:
                 await engine.wait()
             engine.check()
-            if self._closed:
+            if self._closed or chunk.interrupted:
                 break
             said.append(token)
-            if self._interrupted:
-                break
             stop = token in sampling.stop_tokens
             finish = "stop" if stop else "length" if len(said) >= sampling.max_new_tokens else ""
             if finish:
-                await self._compute(said[:-1], 0.0)
+                await self._compute(chunk, said[:-1], 0.0)
+                chunk.over = True
             yield Piece((token,), finish, cached)
             if finish:
                 return
         yield Piece((), "aborted", cached)
 
-    async def _compute(self, tokens: Sequence[int], seconds: float) -> None:
-        """Hold the KV of ``tokens`` too, when there are blocks for it."""
+    async def _compute(self, chunk: _Chunk, tokens: Sequence[int], seconds: float) -> None:
+        """Hold the KV of ``tokens`` too, when there are blocks for it, unless ``interrupt`` has seen to that."""
         engine = self._engine
         size, total = engine.limits.block_tokens, engine.limits.kv_tokens // engine.limits.block_tokens
         if len(self.tokens) + len(tokens) > engine.limits.lane_tokens_max:
@@ -212,13 +226,24 @@ class FakeRequest:
             engine.check()
         if seconds:
             await asyncio.sleep(seconds)
+        if not chunk.interrupted:
+            self._hold(chunk, tokens)
+
+    def _hold(self, chunk: _Chunk, tokens: Sequence[int]) -> None:
+        chunk.prompt = []
         self.tokens.extend(tokens)
-        engine.remember(self.tokens)
+        self._engine.remember(self.tokens)
 
     def interrupt(self) -> None:
         """See Request."""
         assert self._engine.options.rewinds
-        self._interrupted = True
+        chunk = self._chunk
+        if chunk.over or chunk.interrupted:
+            return
+        chunk.interrupted = True
+        self._hold(chunk, [*chunk.prompt, *chunk.decoded[:-1]])
+        if self._engine.options.leaks and not chunk.decoded:
+            self._leak = [next_token(self.tokens)]
 
     async def close(self) -> None:
         """See Request."""

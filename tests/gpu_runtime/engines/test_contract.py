@@ -13,6 +13,7 @@ import pytest
 from gpu_runtime.engines.port import Embeddings, LaneError, Said, Tokens, Unit, Window
 from gpu_runtime.engines.requests import Sampling
 from tests.gpu_runtime.engines.benches import FakeBench
+from tests.gpu_runtime.engines.fake import FakeOptions
 from tests.gpu_runtime.engines.stories import Bench, Caller
 
 
@@ -176,6 +177,39 @@ def test_barge_in_from_another_task(bench: Bench) -> None:
         await caller.lanes.close(caller.name)
 
     bench.run(story)
+
+
+async def cut_before_the_first_word(bench: Bench) -> None:
+    """Again and again, in every early instant of a unit; what is fed next says its own words only."""
+    lanes = bench.lanes()
+    caller = Caller(bench, lanes, seed=22)
+    await caller.open()
+    for instants in range(1, 9):
+        unit = asyncio.create_task(caller.say(new=20))
+        for _ in range(instants):
+            await asyncio.sleep(0)
+        await lanes.truncate(caller.name, 20)
+        ended = await unit
+        assert ended.end.reason == "aborted"
+        caller.history = caller.history[:1]
+        if ended.said:
+            assert instants > 1, "a word is not there at once"
+            break
+        if instants % 3:  # otherwise the next is cut at once, too
+            await caller.say_right()
+            await caller.cut(20)
+    await caller.say_right()
+    await lanes.close(caller.name)
+
+
+def test_a_unit_that_is_cut_before_its_first_word_leaves_nothing_to_the_next(bench: Bench) -> None:
+    bench.run(lambda: cut_before_the_first_word(bench))
+
+
+def test_a_word_that_a_cut_unit_leaves_to_the_next_is_noticed() -> None:
+    leaking = FakeBench(FakeOptions(rewinds=True, step_s=0.01, leaks=True))
+    with pytest.raises(AssertionError):
+        leaking.run(lambda: cut_before_the_first_word(leaking))
 
 
 @pytest.mark.parametrize("seed", [8, *(range(100, 125) if os.environ.get("HYPOTHESIS_PROFILE") == "soak" else ())])

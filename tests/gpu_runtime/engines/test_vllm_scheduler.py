@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gpu_runtime.engines.vllm_options import BOUNDARY
+from gpu_runtime.engines.vllm_options import after_boundary, boundary
 
 pytestmark = [pytest.mark.vllm, pytest.mark.limit(wall_s=180)]
 BLOCK = 32
@@ -46,13 +47,15 @@ class Stage:
         )
         self.free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
         self._running: list[Any] = []
+        self._pushed: Counter[str] = Counter()
         self._next = 1_000
 
     def push(self, ids: list[int], new: int, keep_tokens: int | None = None, name: str = "lane") -> None:
         from vllm import SamplingParams
         from vllm.v1.request import Request
 
-        extra = None if keep_tokens is None else {"keep_tokens": keep_tokens}
+        self._pushed[name] += 1
+        extra = {"chunk": self._pushed[name], **({} if keep_tokens is None else {"keep_tokens": keep_tokens})}
         self.scheduler.add_request(
             Request(
                 request_id=name,
@@ -145,7 +148,7 @@ def test_a_cut_ends_the_chunk_at_once_and_the_request_lives(stage: Stage, at_onc
         stage.push([7, 8], 4, keep_tokens=54)
         told = []
     said = [token for output in told for token in output.new_token_ids] + stage.finish()
-    assert said[0] == BOUNDARY
+    assert said[0] == boundary(2)
     assert len(said) == 5
     assert list(stage.lane.all_token_ids)[54:] == [7, 8, *said[1:]]
 
@@ -169,12 +172,46 @@ def test_a_cut_before_the_first_token_lets_the_prompt_be_computed(stage: Stage) 
     stage.cut(1)
     stage.push([7, 8], 4, keep_tokens=50)
     said = []
-    while BOUNDARY not in said:
+    while boundary(2) not in said:
         said += [token for output in stage.step() for token in output.new_token_ids]
-    assert said.index(BOUNDARY) == 1
+    assert said.index(boundary(2)) == 1
     while stage.lane.num_output_tokens < 4:
         stage.step()
     assert list(stage.lane.all_token_ids)[:52] == [*range(50), 7, 8]
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_a_cut_that_comes_before_its_chunk_ends_it_after_its_first_token(stage: Stage, twice: bool) -> None:
+    """As vLLM hands over aborts: out of turn, and then in turn."""
+    stage.push(list(range(50)), 4)
+    stage.finish()
+    stage.cut(2)
+    stage.push([7, 8], 200, keep_tokens=50)
+    if twice:
+        stage.cut(2)
+    assert len(stage.finish()) == 2, "its boundary, and the token that nobody hears"
+    assert list(stage.lane.all_token_ids)[:52] == [*range(50), 7, 8]
+    stage.cut(2)
+    stage.push([9], 5, keep_tokens=52)
+    stage.cut(2)
+    number, later = after_boundary(tuple(stage.finish()))
+    assert (number, len(later)) == (3, 5)
+    assert list(stage.lane.all_token_ids)[:53] == [*range(50), 7, 8, 9]
+
+
+def test_chunk_after_chunk_is_cut_before_its_first_token_and_each_is_told_by_its_number(stage: Stage) -> None:
+    stage.push(list(range(50)), 4)
+    stage.finish()
+    for number in range(2, 7):
+        stage.push([number, number], 200, keep_tokens=50)
+        stage.cut(number)
+    stage.push([7, 8], 4, keep_tokens=50)
+    said: list[int] = []
+    while stage.lane.num_output_tokens < 4 or list(stage.lane.all_token_ids)[50:52] != [7, 8]:
+        said += [token for output in stage.step() for token in output.new_token_ids]
+    assert [-token for token in said if token < 0] == [2, 3, 4, 5, 6, 7]
+    number, last = after_boundary(tuple(said))
+    assert (number, list(stage.lane.all_token_ids)[52:56]) == (7, list(last)[:4])
 
 
 @pytest.mark.parametrize("keep", [33, 63, 64, 65, 96, 105])
@@ -185,8 +222,8 @@ def test_what_lies_behind_is_given_back_in_whole_blocks(stage: Stage, keep: int)
     before = stage.blocks
     hashes = list(stage.lane.block_hashes)
     stage.push([7, 8, 9], 4, keep_tokens=keep)
-    boundary, *later = stage.finish()
-    assert boundary == BOUNDARY
+    first, *later = stage.finish()
+    assert first == boundary(2)
     whole = keep // BLOCK
     assert list(stage.lane.all_token_ids) == [*tokens, 7, 8, 9, *later]
     assert stage.lane.num_computed_tokens == keep + 3 + 3
