@@ -1,7 +1,7 @@
 """The server's log: one format, and nothing in it that anybody said, also where something crashes.
 
 An exception's text may quote what it choked on. So wherever Python or a library would print a traceback, the log gets the
-exception's kind and its frames (core.actors.crashes), and no text.
+exception's kind and its frames (core.ports.described), and no text.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any
 
-from core.actors.crashes import described
+from core.ports.described import described
 
 FORMAT = "%(asctime)s %(levelname)-7s %(name)s: %(message)s"
 CHATTY = ("trio-websocket", "alembic")

@@ -30,7 +30,7 @@ from adapters.wire.dialect import Dialect
 from adapters.wire.dialects import DUPLEX, MINICPMO, MOSHI, OPENAI
 from adapters.wire.moshi.encoding import codec_is_here
 from adapters.wire.problems import Problem
-from core.actors.crashes import described
+from core.ports.described import described
 
 log = logging.getLogger("duologue.server")
 

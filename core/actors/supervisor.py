@@ -13,7 +13,6 @@ import attrs
 import trio
 
 from core.actors.attachment import Attachment
-from core.actors.crashes import described, kind
 from core.actors.door import RESUME_ELSEWHERE
 from core.actors.folding import Folded, begin_fold
 from core.actors.housekeeping import Housekeeper
@@ -22,6 +21,7 @@ from core.actors.lease import LEASE_S, Lease
 from core.actors.line import RETRY_S
 from core.actors.session import Ports, Session
 from core.actors.tokens import ResumeRefused, check_token, check_token_in_log, token_hash, unknown
+from core.ports.described import described, kind
 from core.ports.projection import Projection
 from core.ports.socket import Socket
 from core.ports.store import Owned, SessionUnknown, StoreError, StoreFailed

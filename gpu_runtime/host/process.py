@@ -13,6 +13,7 @@ from collections import deque
 
 import trio
 
+from gpu_runtime.faults import MARK
 from gpu_runtime.host.folder import OwnedFolder, remove_abandoned
 from gpu_runtime.host.group import end_group
 from gpu_runtime.host.link import NoWorker, Starter
@@ -20,7 +21,9 @@ from gpu_runtime.plugin import Progress
 
 log = logging.getLogger("gpu_runtime.worker")
 
-LINE_CHARS_MAX = 1_000
+LINE_CHARS_MAX = 4_000
+"""Enough for the frames of a fault, the innermost of which is the last."""
+
 LAST_LINES = 12
 _POLL_S = 0.25
 _REAP_TIMEOUT_S = 5.0
@@ -127,7 +130,8 @@ class WorkerProcess:
     def _log_line(self, line: bytes) -> None:
         text = line[:LINE_CHARS_MAX].decode("utf-8", "replace").rstrip()
         self._last_lines.append(text)
-        log.debug("worker %d: %s", self.pid, text)  # a library may print what was said
+        # A library may print what was said.
+        log.log(logging.WARNING if text.startswith(MARK) else logging.DEBUG, "worker %d: %s", self.pid, text)
 
 
 def process_starter(model: str) -> Starter:

@@ -20,6 +20,7 @@ from types import TracebackType
 
 from core.ports.runtime import RuntimeReady
 from gpu_runtime.discovery import find_loader
+from gpu_runtime.faults import tell_fault
 from gpu_runtime.plugin import Model, ModelUnavailable
 from gpu_runtime.protocol import (
     TO_WORKER_CODEC,
@@ -124,6 +125,7 @@ def _prepare_process() -> None:
 def _died(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     """Say why, and end at once, whatever threads a model may have left. A model that lost a thread is no model either:
     better a dead worker, which is noticed, than one that never answers."""
+    tell_fault(error)
     sys.__excepthook__(kind, error, trace)
     sys.stderr.flush()
     os._exit(EXIT_DIED)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import signal
 import socket
 import sys
@@ -221,11 +222,13 @@ async def test_signals_to_the_whole_service_leave_the_worker_to_its_host() -> No
         assert runtime.statistics().restarts == 0
 
 
-async def test_a_model_that_loses_a_thread_is_a_dead_worker(plugin: Callable[[str], str]) -> None:
+async def test_a_model_that_loses_a_thread_is_a_dead_worker_and_the_log_says_where_without_a_word(
+    plugin: Callable[[str], str], caplog: pytest.LogCaptureFixture
+) -> None:
     name = plugin(
         """
         class Frail(Quiet):
-            def handle(self, message): threading.Thread(target=lambda: 1 / 0).start()
+            def handle(self, message): threading.Thread(target=lambda: int("a secret")).start()
         def load(settings, emit, progress): return Frail(emit)
         """
     )
@@ -233,6 +236,10 @@ async def test_a_model_that_loses_a_thread_is_a_dead_worker(plugin: Callable[[st
         caller = Caller(runtime)
         caller.open()
         assert (await caller.wait_for(RuntimeLost)).reason == "exit status 70"
+    warned = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    (fault,) = {line for line in warned if "fault of ours: ValueError | " in line}
+    assert re.search(r"\.py:\d+ in <lambda>$", fault)
+    assert not any("secret" in line for line in warned)
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,12 @@ from typing import Any, Protocol, TypeVar
 
 import attrs
 
+from core.ports.described import kind
 from core.ports.runtime import ModelStatistics
 from gpu_runtime.engines.port import EngineLost, LaneEngine, LaneError, Said, Tokens, Unit, UnitEnd
 from gpu_runtime.engines.prefixes import Choice, Prefixes
 from gpu_runtime.engines.snapshot import LaneSnapshot
+from gpu_runtime.faults import tell_fault
 from gpu_runtime.models.cascade.meter import durations
 from gpu_runtime.models.cascade.parts import Cancel, Cancelled, ChatMessage, OnText, PartFailed, Usage
 from gpu_runtime.scheduler.server import UnitServer, WarmUp
@@ -150,7 +152,7 @@ class LaneChat:
         sent = 0
         while not isinstance(piece := pieces.get(), _End):
             said.append(piece)
-            text = self._tokenizer.decode(said, skip_special_tokens=True)
+            text = self._text(said)
             if not text.endswith("\ufffd") and len(text) > sent:  # a letter may take several tokens
                 cancel.check()
                 on_text(text[sent:])
@@ -158,10 +160,19 @@ class LaneChat:
         cancel.check()
         if isinstance(piece.failure, LaneError):
             raise PartFailed(piece.failure.code, str(piece.failure)) from piece.failure
-        if piece.failure is not None:
+        if isinstance(piece.failure, EngineLost | Cancelled):
             raise piece.failure
+        if piece.failure is not None:
+            raise _fault(piece.failure) from piece.failure
         assert piece.usage is not None
         return piece.usage
+
+    def _text(self, said: list[int]) -> str:
+        """The boundary to the tokenizer: whatever that code trips over is one answer's trouble, and not the worker's."""
+        try:
+            return self._tokenizer.decode(said, skip_special_tokens=True)
+        except Exception as error:
+            raise _fault(error) from error
 
     # --- in the engine's loop ---------------------------------------------------------------------------------------
 
@@ -249,6 +260,12 @@ class LaneChat:
         while True:
             self._figures = model_statistics(self._server.snapshot())
             await asyncio.sleep(FIGURES_EVERY_S)
+
+
+def _fault(error: BaseException) -> PartFailed:
+    """An answer's end by what nobody foresaw."""
+    tell_fault(error)
+    return PartFailed("model_error", f"the answer could not be decoded: {kind(error)}")
 
 
 def _end_of(decoding: asyncio.Task[Usage]) -> _End:

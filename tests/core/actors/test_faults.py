@@ -7,9 +7,9 @@ from collections.abc import Callable
 import pytest
 import trio
 
-from core.actors.crashes import described
 from core.actors.line import OWED_ITEMS_MAX
 from core.ports import runtime as rt
+from core.ports.described import described
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e

@@ -17,7 +17,7 @@ from gpu_runtime.engines.streamed import StreamedLanes
 from gpu_runtime.models.cascade.lane_chat import LANES_PER_ANSWER, UNIT_TOKENS, LaneChat, LoopThread, model_statistics
 from gpu_runtime.models.cascade.parts import Cancel, Cancelled, ChatMessage, PartFailed, Usage
 from gpu_runtime.scheduler.units import Admission
-from tests.gpu_runtime.engines.fake import POISON, FakeOptions, FakeRequests, one_shot
+from tests.gpu_runtime.engines.fake import POISON, FakeOptions, FakeRequest, FakeRequests, one_shot
 
 WAIT_S = 20.0
 LIMITS = EngineLimits(lane_tokens_max=256, kv_tokens=2_048, block_tokens=16, requests_max=9)
@@ -155,6 +155,38 @@ def test_a_listener_that_fails_costs_its_own_answer() -> None:
         for _ in range(2 * LANES_PER_ANSWER):
             with pytest.raises(KeyError):
                 here.chat.generate([SYSTEM, user(1)], 40, fail, Cancel())
+        assert here.ask([SYSTEM, user(1)]) == here.right([SYSTEM, user(1)], 40)
+
+
+def test_a_tokenizer_that_trips_costs_one_answer_and_says_so_without_a_word(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def trip(_ids: list[int], *, skip_special_tokens: bool) -> str:
+        raise OverflowError("a secret")
+
+    with room(parallel=1) as here:
+        for _ in range(2 * LANES_PER_ANSWER):
+            with monkeypatch.context() as patched:
+                patched.setattr(here.tokenizer, "decode", trip)
+                with pytest.raises(PartFailed) as caught:
+                    here.ask([SYSTEM, user(1)])
+            assert (caught.value.code, "secret" in str(caught.value)) == ("model_error", False)
+        assert here.ask([SYSTEM, user(1)]) == here.right([SYSTEM, user(1)], 40)
+    told = capsys.readouterr().err
+    assert "fault of ours: OverflowError | " in told
+    assert "secret" not in told
+
+
+def test_an_engine_that_trips_over_one_answer_costs_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def trip(_sampling: object) -> None:
+        raise KeyError("a secret")
+
+    with room(parallel=1) as here:
+        with monkeypatch.context() as patched:
+            patched.setattr(FakeRequest, "push", trip)
+            with pytest.raises(PartFailed) as caught:
+                here.ask([SYSTEM, user(1)])
+        assert caught.value.code == "model_error"
         assert here.ask([SYSTEM, user(1)]) == here.right([SYSTEM, user(1)], 40)
 
 
