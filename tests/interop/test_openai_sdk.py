@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import base64
 import math
+import re
 import struct
+import subprocess
+import sys
+import wave
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import openai
@@ -62,6 +67,20 @@ def say(connection: Any, ms: int = 400) -> None:
 
 def transcript(seen: list[Any]) -> str:
     return "".join(e.delta for e in seen if e.type == "response.output_audio_transcript.delta")
+
+
+def test_the_program_on_the_page_about_clients_works_as_it_stands(server: Served, tmp_path: Path) -> None:
+    root = Path(__file__).resolve().parents[2]
+    page = (root / "docs" / "clients.md").read_text("utf-8")
+    program = re.findall(r"^```python\n(# ask\.py.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
+    (tmp_path / "ask.py").write_text(program.replace("http://localhost:8765/v1", server.base_url))
+    question = root / re.findall(r"^\$ python ask\.py (\S+) answer\.wav$", page, re.MULTILINE)[0]
+    command = [sys.executable, "ask.py", str(question), "answer.wav"]
+    ran = subprocess.run(command, cwd=tmp_path, check=True, timeout=100, capture_output=True, text=True)
+    assert "turn 1" in ran.stdout
+    with wave.open(str(tmp_path / "answer.wav")) as answer:
+        assert answer.getframerate() == RATE
+        assert answer.getnframes() == 8 * 200 * RATE // 1_000
 
 
 def test_it_speaks_hears_an_answer_and_goes_on(connect: Callable[[], Any]) -> None:
