@@ -29,6 +29,7 @@ def add_item(state: SessionState, item: Item, after: str | None = None) -> None:
     while len(state.items) > ITEMS_MAX or (state.items_bytes > ITEMS_BYTES_MAX and len(state.items) > 1):
         oldest = next(iter(state.items))
         hide(state, oldest)
+        state.input.unread.pop(oldest, None)
         state.items_bytes -= state.items.pop(oldest).size_bytes
         if oldest in window.items:
             del window.items[oldest]
@@ -37,6 +38,8 @@ def add_item(state: SessionState, item: Item, after: str | None = None) -> None:
 
 def item_changed(state: SessionState, item: Item) -> None:
     """Its text is another."""
+    if item.text is not None:
+        state.input.unread.pop(item.item_id, None)
     _weigh(state, item)
     tell_anew(state, item)
 
@@ -62,6 +65,7 @@ def _put_after(there: dict[str, V], after: str | None, key: str, value: V) -> di
 def drop_item(state: SessionState, item_id: str) -> None:
     """The item leaves the conversation, and whatever waits for it."""
     hide(state, item_id)
+    state.input.unread.pop(item_id, None)
     item = state.items.pop(item_id, None)
     state.items_bytes -= item.size_bytes if item is not None else 0
     if item_id in state.window.items:

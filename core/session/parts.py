@@ -76,17 +76,19 @@ def _too_many(state: SessionState) -> bool:
 
 def bodies_needed(state: SessionState) -> tuple[str, ...]:
     """Digests of everything that a new worker must be fed."""
+    unread = (chunk.digest for turn in state.input.unread.values() for chunk in turn.chunks)
     audio = (chunk.digest for chunk in state.input.pending)
     told = (image.digest for item_id in state.shown for image in state.items[item_id].images)
     pending = (image.digest for image in state.input.images)
     reference = (state.reference.digest,) if state.reference is not None else ()
-    return (*reference, *told, *audio, *pending)
+    return (*reference, *told, *unread, *audio, *pending)
 
 
 def amount_needed(state: SessionState) -> tuple[int, int]:
     """How many those are, and their bytes."""
     side, reference = state.input, state.reference
     told = [image.size_bytes for item_id in state.shown for image in state.items[item_id].images]
-    items = len(side.pending) + len(side.images) + len(told) + (reference is not None)
-    size_bytes = side.pending_bytes - side.typed_bytes + sum(told) + (reference.size_bytes if reference else 0)
-    return items, size_bytes
+    unread = [chunk.size_bytes for turn in side.unread.values() for chunk in turn.chunks]
+    items = len(unread) + len(side.pending) + len(side.images) + len(told) + (reference is not None)
+    size_bytes = side.pending_bytes - side.typed_bytes + sum(unread) + sum(told)
+    return items, size_bytes + (reference.size_bytes if reference else 0)

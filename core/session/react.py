@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from core.session import effects as fx
 from core.session import events as e
-from core.session.config import AUDIO, IMAGE, REFERENCE_AUDIO, TEXT
+from core.session.config import AUDIO, IMAGE, REFERENCE_AUDIO, TEXT, AudioFormat, TurnDetection
 from core.session.history import history
-from core.session.state import Image, SessionState
+from core.session.state import Chunk, Image, SessionState
 
 
 def effects_of(record: e.Record, state: SessionState) -> tuple[fx.Effect, ...]:
@@ -32,15 +32,49 @@ def _config_changed(event: e.ConfigChanged, state: SessionState) -> tuple[fx.Eff
 def _runtime_changed(event: e.RuntimeChanged, state: SessionState) -> tuple[fx.Effect, ...]:
     if not event.up:
         return ()
-    pending, config = tuple(state.input.pending), state.config
-    start_ms = pending[0].start_ms if pending else state.input.now_ms
-    opened = fx.OpenSession(
-        state.session_id, config.input_format, config.turn_detection, start_ms, config.tools, config.tool_choice
-    )
-    fed = (
-        fx.FeedAudio(state.session_id, state.epoch, chunk.digest, chunk.start_ms, chunk.audio_ms) for chunk in pending
-    )
-    return (opened, *_parts_told(state), *fed, *_parts_pending(state))
+    ear = _Ear(state)
+    return (ear.opened(), *_parts_told(state), *ear.fed(), *_parts_pending(state))
+
+
+class _Ear:
+    """What a new worker's ear must hear of a session: committed turns whose transcript the log lacks, so that it reads them,
+    and then what is pending. No turn may be found a second time, so the detector comes only behind the turns; and
+    every chunk is heard in the format that it was sent in."""
+
+    def __init__(self, state: SessionState) -> None:
+        config, side = state.config, state.input
+        self._state = state
+        self._turns, self._pending = side.unread, tuple(side.pending)
+        chunks = (*(chunk for turn in side.unread.values() for chunk in turn.chunks), *self._pending)
+        self._start_ms = chunks[0].start_ms if chunks else side.now_ms
+        self._format = chunks[0].format if chunks else config.input_format
+        self._detection = None if side.unread else config.turn_detection
+
+    def opened(self) -> fx.OpenSession:
+        config = self._state.config
+        return fx.OpenSession(
+            self._state.session_id, self._format, self._detection, self._start_ms, config.tools, config.tool_choice
+        )
+
+    def fed(self) -> Iterator[fx.Effect]:
+        state, config = self._state, self._state.config
+        for item_id, turn in self._turns.items():
+            yield from self._chunks(turn.chunks, None)
+            yield fx.CommitTurn(state.session_id, item_id, turn.start_ms, turn.end_ms)
+        yield from self._chunks(self._pending, config.turn_detection)
+        yield from self._configured(config.input_format, config.turn_detection)
+
+    def _chunks(self, chunks: Iterable[Chunk], detection: TurnDetection | None) -> Iterator[fx.Effect]:
+        state = self._state
+        for chunk in chunks:
+            yield from self._configured(chunk.format, detection)
+            yield fx.FeedAudio(state.session_id, state.epoch, chunk.digest, chunk.start_ms, chunk.audio_ms)
+
+    def _configured(self, sound: AudioFormat, detection: TurnDetection | None) -> Iterator[fx.ConfigureSession]:
+        if (sound, detection) != (self._format, self._detection):
+            self._format, self._detection = sound, detection
+            config = self._state.config
+            yield fx.ConfigureSession(self._state.session_id, sound, detection, config.tools, config.tool_choice)
 
 
 def _parts_told(state: SessionState) -> tuple[fx.FeedPart, ...]:

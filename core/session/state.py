@@ -13,7 +13,7 @@ from enum import Enum
 import attrs
 
 from core.session import events as e
-from core.session.config import USUAL_INPUTS, SessionConfig
+from core.session.config import USUAL_INPUTS, AudioFormat, SessionConfig
 from core.session.effects import HistoryTurn
 
 EVENT_IDS_MAX = 1_024
@@ -27,6 +27,11 @@ PREROLL_MS = 2_000
 
 PENDING_CHUNKS_MAX = 65_536
 """Chunks of audio that may lie uncommitted, however small they are."""
+
+UNREAD_TURNS_MAX = 8
+UNREAD_BYTES_MAX = 4 * 1024 * 1024
+"""Committed turns of which the log has no transcript, and their audio, that a new worker is fed again; the oldest leave
+first, the newest stays however long it is."""
 
 PREVIOUS_ITEMS_MAX = 256
 """Items that have left the window and of which some text may still be told."""
@@ -163,12 +168,27 @@ class Item:
 
 @attrs.define
 class Chunk:
-    """Audio that was appended and not committed."""
+    """Audio that was appended, and that a new worker needs: it is not committed, or its transcript is not there."""
 
     digest: str
     size_bytes: int
     start_ms: int
     audio_ms: int
+    format: AudioFormat
+
+
+@attrs.frozen
+class UnreadTurn:
+    """A committed turn whose transcript is not in the log: its place on the input clock, and its audio."""
+
+    start_ms: int
+    end_ms: int
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """Of its audio."""
+        return sum(chunk.size_bytes for chunk in self.chunks)
 
 
 @attrs.define
@@ -195,6 +215,8 @@ class Input:
     """Where the uncommitted part begins."""
     pending: deque[Chunk] = attrs.field(factory=deque)
     pending_bytes: int = 0
+    unread: dict[str, UnreadTurn] = attrs.field(factory=dict)
+    """By item id, in order. Invariant: no chunk is in two turns, nor in one and pending."""
     heard_speech: bool = False
     """Something of the pending input may be speech: not all of it came with the client's hint that it is none."""
     speech: Speech | None = None

@@ -66,6 +66,19 @@ async def shown_to_a_new_worker() -> None:
     world.do(c.CreateResponse())
 
 
+async def worker_dies_before_the_transcript() -> None:
+    world = World()
+    world.ask()
+    world.do(c.LoseRuntime("killed"))
+    world.say()
+    world.do(c.GainRuntime(0, INPUT_KINDS))
+    (asked,) = world.state.input.unread
+    world.do(c.CommitInput(True))
+    world.do(c.TurnHeard(asked, "a question"))
+    world.do(c.LoseRuntime("killed again"))
+    world.do(c.GainRuntime(0, INPUT_KINDS))
+
+
 async def late_detach() -> None:
     world = World()
     world.do(c.Attach("hash-2", 3))
@@ -428,6 +441,7 @@ HUNTS: dict[str, Any] = {
         cut_and_go_on,
         cut_before_a_call,
         shown_to_a_new_worker,
+        worker_dies_before_the_transcript,
         late_end,
         late_detach,
         late_confirmation,

@@ -451,6 +451,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (Edit(f"{OUTBOX}.attach", "self.counted_above = self.head", "self.counted_above = 0"),),
     ),
     Mutant(
+        "turn_lost_with_its_worker",
+        "told",
+        "worker_dies_before_the_transcript",
+        "a turn whose transcript died with the worker is not fed to the next one",
+        (Edit("core.session.react:_Ear.fed", "for item_id, turn in self._turns.items():", "for item_id, turn in ():"),),
+    ),
+    Mutant(
+        "turn_read_for_ever",
+        "bounded",
+        "worker_dies_before_the_transcript",
+        "a turn whose transcript is there is fed to every new worker",
+        (Edit("core.session.conversation:item_changed", "if item.text is not None:", "if False:"),),
+    ),
+    Mutant(
         "nonsense_taken",
         "fences",
         "time_turned_back",

@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 from core.session import events as e
-from core.session.config import AUDIO
+from core.session.config import AUDIO, AudioFormat
 from core.session.conversation import add_item, item_changed
 from core.session.folds.moves import client_was_here
 from core.session.parts import forget_shown_before, show, take_in, take_pending
-from core.session.state import PREROLL_MS, Chunk, Item, SessionState, Speech
+from core.session.state import (
+    PREROLL_MS,
+    UNREAD_BYTES_MAX,
+    UNREAD_TURNS_MAX,
+    Chunk,
+    Input,
+    Item,
+    SessionState,
+    Speech,
+    UnreadTurn,
+)
 
 
 def append(state: SessionState, event: e.Append, at_ns: int) -> None:
@@ -18,7 +28,8 @@ def append(state: SessionState, event: e.Append, at_ns: int) -> None:
         return
     side.samples += event.samples
     side.now_ms = event.start_ms + event.audio_ms
-    side.pending.append(Chunk(event.digest, event.size_bytes, event.start_ms, event.audio_ms))
+    sound = AudioFormat(event.encoding, event.rate)
+    side.pending.append(Chunk(event.digest, event.size_bytes, event.start_ms, event.audio_ms, sound))
     side.pending_bytes += event.size_bytes
     if event.is_speech is not False:
         side.heard_speech = True
@@ -54,7 +65,7 @@ def overlap_decided(state: SessionState, event: e.OverlapDecided, at_ns: int) ->
 
 
 def commit(state: SessionState, event: e.Commit, at_ns: int) -> None:
-    _take_input(state, event.end_ms)
+    taken = _take_input(state, event.end_ms)
     typed, images = take_pending(state.input)
     state.input.heard_speech = False
     if event.by == "client":
@@ -72,6 +83,8 @@ def commit(state: SessionState, event: e.Commit, at_ns: int) -> None:
             typed=typed,
         ),
     )
+    if event.speech:
+        _keep_unread(state.input, event, taken)
     if images:
         show(state, event.item_id, images)
     if event.create_response:
@@ -87,9 +100,22 @@ def input_transcript(state: SessionState, event: e.InputTranscript, at_ns: int) 
         item_changed(state, item)
 
 
-def _take_input(state: SessionState, upto_ms: int) -> None:
-    """The input up to ``upto_ms`` is no longer pending; a chunk leaves once all of it is taken."""
+def _keep_unread(side: Input, event: e.Commit, taken: list[Chunk]) -> None:
+    """Until its transcript comes, the turn is what a new worker must hear. Of too many, the oldest are read by nobody."""
+    chunks = tuple(chunk for chunk in taken if chunk.start_ms + chunk.audio_ms > event.start_ms)
+    side.unread[event.item_id] = UnreadTurn(event.start_ms, event.end_ms, chunks)
+    while len(side.unread) > UNREAD_TURNS_MAX or (
+        len(side.unread) > 1 and sum(turn.size_bytes for turn in side.unread.values()) > UNREAD_BYTES_MAX
+    ):
+        del side.unread[next(iter(side.unread))]
+
+
+def _take_input(state: SessionState, upto_ms: int) -> list[Chunk]:
+    """The input up to ``upto_ms`` is no longer pending; a chunk leaves once all of it is taken. Those that left."""
     side = state.input
     side.taken_ms = max(side.taken_ms, min(upto_ms, side.now_ms))
+    taken = []
     while side.pending and side.pending[0].start_ms + side.pending[0].audio_ms <= side.taken_ms:
-        side.pending_bytes -= side.pending.popleft().size_bytes
+        taken.append(side.pending.popleft())
+        side.pending_bytes -= taken[-1].size_bytes
+    return taken

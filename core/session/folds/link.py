@@ -34,6 +34,7 @@ def session_closed(state: SessionState, event: e.SessionClosed, at_ns: int) -> N
     state.close_reason = event.reason
     state.queued.clear()
     state.input.pending.clear()
+    state.input.unread.clear()
     take_pending(state.input)
     state.input.pending_bytes = 0
 

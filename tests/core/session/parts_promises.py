@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
+from core.session.config import AUDIO
 from core.session.history import history
 from core.session.machine import Step
 from core.session.state import (
@@ -15,6 +16,8 @@ from core.session.state import (
     IMAGES_BYTES_MAX,
     IMAGES_MAX,
     IMAGES_PENDING_MAX,
+    UNREAD_BYTES_MAX,
+    UNREAD_TURNS_MAX,
     SessionState,
 )
 
@@ -31,6 +34,10 @@ def check_parts(world: World, command: c.Command, result: Step) -> None:
     assert {i for i, item in state.items.items() if item.images} == set(state.shown), "bounded: images unaccounted for"
     assert len(shown) <= IMAGES_MAX, "bounded: images of the history"
     assert sum(image.size_bytes for image in shown) <= IMAGES_BYTES_MAX, "bounded: bytes of the history's images"
+    unread = [turn.size_bytes for turn in side.unread.values()]
+    assert len(unread) <= UNREAD_TURNS_MAX, "bounded: turns to be read again"
+    assert len(unread) <= 1 or sum(unread) <= UNREAD_BYTES_MAX, "bounded: bytes of turns to be read again"
+    assert all(state.items[item_id].text is None for item_id in side.unread), "bounded: a turn that was read is kept"
     assert all(len(item.images) <= IMAGES_A_TURN_MAX for item in state.items.values()), "bounded: images of a turn"
     for record in result.records:
         if isinstance(record.event, e.Append) and isinstance(command, c.AppendAudio | c.AppendPart):
@@ -41,6 +48,7 @@ def check_parts(world: World, command: c.Command, result: Step) -> None:
 
 def _check_told(world: World, effect: fx.Effect) -> None:
     """A worker knows an image before a history names it; a new worker knows nothing."""
+    _check_heard(world, effect)
     if isinstance(effect, fx.OpenSession):
         world.fed.clear()
     elif isinstance(effect, fx.FeedPart):
@@ -48,6 +56,42 @@ def _check_told(world: World, effect: fx.Effect) -> None:
     elif isinstance(effect, fx.OpenLane | fx.Respond):
         named = {digest for turn in effect.history for digest in turn.images}
         assert named <= world.fed, f"told: {named - world.fed} were never shown"
+
+
+def _check_heard(world: World, effect: fx.Effect) -> None:
+    """A worker hears nothing twice, and all of a turn before that is closed; and a turn whose transcript is not there is
+    closed for it before it is asked about it."""
+    if isinstance(effect, fx.OpenSession):
+        world.heard_ms = 0
+        world.heard.clear()
+        world.closed.clear()
+    elif isinstance(effect, fx.FeedAudio):
+        assert effect.start_ms >= world.heard_ms, f"told: {effect} again, up to {world.heard_ms} ms were heard"
+        world.heard_ms = effect.start_ms + effect.audio_ms
+        world.heard.add((effect.start_ms, effect.digest))
+    elif isinstance(effect, fx.CommitTurn):
+        assert effect.item_id not in world.closed, f"told: {effect.item_id} is closed twice"
+        world.closed.add(effect.item_id)
+        unheard = [
+            sound
+            for sound in world.events(e.Append)
+            if sound.kind == AUDIO
+            and sound.audio_ms
+            and effect.start_ms <= sound.start_ms
+            and sound.start_ms + sound.audio_ms <= effect.end_ms
+            and (sound.start_ms, sound.digest) not in world.heard
+        ]
+        assert not unheard, f"told: {effect.item_id} is closed without {unheard}"
+    elif isinstance(effect, fx.OpenLane | fx.Respond) and _all_unread_is_kept(world):
+        asked = {turn.item_id for turn in effect.history if turn.text is None}
+        assert asked <= world.closed, f"told: {asked - world.closed} were never heard by this worker"
+
+
+def _all_unread_is_kept(world: World) -> bool:
+    """Nothing had to be let go yet: few turns were never transcribed, and little audio came in at all."""
+    if len(world.spoke_ms.keys() - world.transcribed) > UNREAD_TURNS_MAX:
+        return False
+    return sum(event.size_bytes for event in world.events(e.Append)) <= UNREAD_BYTES_MAX
 
 
 def pending_bytes(state: SessionState) -> int:

@@ -99,6 +99,13 @@ class World:
         """What the runtime's last prompt had beyond the estimate of it."""
         self.fed: set[str] = set()
         """Digests that the runtime was fed."""
+        self.heard: set[tuple[int, str]] = set()
+        """Audio that this worker was fed: where each chunk begins, and its digest."""
+        self.heard_ms = 0
+        """Where the last of it ends."""
+        self.closed: set[str] = set()
+        """Turns that were closed for this worker."""
+        self.transcribed: set[str] = set()
         self.calls: dict[str, int] = {}
         """Function calls: item id -> position."""
         self.handed: set[int] = set()
@@ -326,6 +333,8 @@ class World:
                 self.cut_ends[event.epoch] = event.cursor
             case e.Commit():
                 self.spoke_ms[event.item_id] = event.end_ms - event.start_ms
+            case e.InputTranscript():
+                self.transcribed.add(event.item_id)
             case e.ItemCreated():
                 self.left_window.discard(event.item_id)
             case e.WindowSlid():
