@@ -19,7 +19,7 @@ from adapters.archive.layout import Manifest
 from adapters.archive.pruning import Pruning, prune_sessions
 from adapters.archive.reading_lines import ArchiveInvalid
 from adapters.archive.writing import export_session
-from adapters.command_line.reading import find_session, reading, run, store_option
+from adapters.command_line.reading import find_session, reading, run, store_option, without_password
 from adapters.replay.replaying import SessionUnreadable
 from core.ports.keeping import Keeper
 from core.ports.store import SessionExists, SessionUnknown, StoreError
@@ -188,9 +188,9 @@ async def _writing(url: str) -> AsyncIterator[Keeper]:
     except SessionExists:
         raise
     except StoreError as fault:
-        raise click.ClickException(f"the store at {url} cannot be written: {fault}") from fault
+        raise click.ClickException(f"the store at {without_password(url)} cannot be written: {fault}") from fault
     except StoreUrlInvalid as fault:
-        raise click.ClickException(f"--store {url}: {fault}") from None
+        raise click.ClickException(f"--store {without_password(url)}: {fault}") from None
 
 
 def _unknown(session: str) -> click.ClickException:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -56,9 +57,14 @@ async def reading(url: str) -> AsyncIterator[Keeper]:
     except SessionUnknown:
         raise
     except StoreError as fault:
-        raise click.ClickException(f"the store at {url} cannot be read: {fault}") from fault
+        raise click.ClickException(f"the store at {without_password(url)} cannot be read: {fault}") from fault
     except StoreUrlInvalid as fault:
-        raise click.ClickException(f"--store {url}: {fault}") from None
+        raise click.ClickException(f"--store {without_password(url)}: {fault}") from None
+
+
+def without_password(url: str) -> str:
+    """The URL as it may be shown: what people see, they paste."""
+    return re.sub(r"(://[^:/@]*:).*@", r"\1***@", url)
 
 
 async def find_session(store: Store, given: str) -> str:

@@ -339,6 +339,9 @@ def test_a_store_that_cannot_be_is_said_in_a_sentence(words: list[str]) -> None:
     result = CliRunner().invoke(main, ["sessions", *words, "--store", "nonsense"])
     assert result.exit_code == 1
     assert "a store URL looks like sqlite:///" in result.output
+    result = CliRunner().invoke(main, ["sessions", *words, "--store", "oracle://me:s3cr@t@host/name"])
+    assert result.exit_code == 1
+    assert "oracle://me:***@host/name" in result.output
 
 
 def test_the_commands(recording: Recording, tmp_path: Path) -> None:
