@@ -2,7 +2,7 @@
 
 Writing is the actor's: its sender takes what the stream has. This module reads, translates and posts, and waits for a
 session in two cases: after a change of the configuration, since the frames that follow are read in its light; and while
-the client has not taken the answers to what it sent.
+the client has not taken the answers to what it sent, or its echoes.
 """
 
 from __future__ import annotations
@@ -50,6 +50,10 @@ RETRY_AFTER_MS = 2_000
 DECIDE_TIMEOUT_S = 5.0
 ANSWERS_WAITING_MAX = ASIDES_MAX // 2
 ANSWERS_LOOK_S = 0.01
+
+AT_ONCE = (c.AppendAudio, c.CancelOutput, c.AckPlayback, c.Touch, c.Pause, c.Unpause, c.Close)
+"""Commands that wait for nothing: who talks over an answer, or cuts it, must be heard while much of it waits to be sent.
+The others are echoed, and wait until the client has taken the echoes so far."""
 
 BIG_CHARS = 256 * 1024
 """A message of more is not worked on in the event loop."""
@@ -369,6 +373,8 @@ class Conversation:
     async def _post(self, ask: Ask) -> None:
         session, command = self.session, ask.command
         assert session is not None
+        if not isinstance(command, AT_ONCE):
+            await self._until_stream_is_taken(session)
         if isinstance(command, c.CancelOutput) and self.meter is not None:
             self.meter.asked_to_cut()
         if not isinstance(command, c.UpdateConfig):
@@ -381,6 +387,13 @@ class Conversation:
             command = attrs.evolve(command, event_id=own_id)
         session.post(command)
         await self._until_decided(session, command)
+
+    async def _until_stream_is_taken(self, session: Session) -> None:
+        """Let a client that asks for much at once (a whole history of items, say) take what it asked for, before it asks
+        for more: it would look like one that does not read."""
+        assert self.attachment is not None
+        while session.outbox.crowded and not self.attachment.closed.is_set():
+            await trio.sleep(ANSWERS_LOOK_S)
 
     async def _until_decided(self, session: Session, command: c.UpdateConfig) -> None:
         assert self.attachment is not None

@@ -27,7 +27,8 @@ from core.session.state import RESPONSES_MAX
 
 WAITING_FRAMES_MAX = 512
 WAITING_BYTES_MAX = 2 * 1024 * 1024
-"""How much may be released and not taken by the socket before the answer fails (output_backpressure)."""
+"""How much may be released and not taken by the socket before the answer fails (output_backpressure). What the newest step
+added does not count yet: the socket had no chance to take it, and one item's echo may be larger than all of this."""
 
 ASIDES_MAX = 64
 ASIDES_BYTES_MAX = 256 * 1024
@@ -98,6 +99,8 @@ class Outbox:
     kept_bytes: int = 0
     waiting_frames: int = 0
     waiting_bytes: int = 0
+    newest: tuple[int, int] = (0, 0)
+    """Frames and bytes that the newest step added to what waits."""
     counted_above: int = 0
     """Frames up to this number are replayed for a client that came back: they do not count as waiting."""
     dead_frames: int = 0
@@ -105,7 +108,8 @@ class Outbox:
     # -- what the actor does -----------------------------------------------------------------------------------
 
     def extend(self, frames: Iterable[Frame], at_ns: int, bodies: Mapping[str, bytes]) -> None:
-        """New frames at the stream's head."""
+        """New frames at the stream's head, all of one step."""
+        frames_before, bytes_before = self.waiting_frames, self.waiting_bytes
         for frame in frames:
             body = bodies.get(frame.digest) if frame.digest else None
             entry = Entry(frame, at_ns, _size(frame), body)
@@ -116,6 +120,8 @@ class Outbox:
                 self._settle(entry, self.head - 1)
             if not entry.dead:
                 self._count(entry, 1)
+        if self.waiting_frames > frames_before:
+            self.newest = (self.waiting_frames - frames_before, self.waiting_bytes - bytes_before)
         self._let_go(at_ns)
 
     def restore(self, frames: Iterable[Frame], at_ns: int) -> None:
@@ -262,7 +268,13 @@ class Outbox:
     @property
     def overfull(self) -> bool:
         """More was released than the socket takes."""
-        return self.waiting_frames > WAITING_FRAMES_MAX or self.waiting_bytes > WAITING_BYTES_MAX
+        frames, size_bytes = self.newest
+        return self.waiting_frames - frames > WAITING_FRAMES_MAX or self.waiting_bytes - size_bytes > WAITING_BYTES_MAX
+
+    @property
+    def crowded(self) -> bool:
+        """So much waits that nobody should ask for more of it."""
+        return self.waiting_frames > WAITING_FRAMES_MAX // 2 or self.waiting_bytes > WAITING_BYTES_MAX // 2
 
     def statistics(self) -> OutboxStatistics:
         """Now."""

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import trio
 
+from store.memory import Fault
 from tests.server.servers import PNG, Client, open_test_server, quiet
 
 TOOL = {"type": "function", "name": "look_up", "description": "Looks things up.", "parameters": {"type": "object"}}
@@ -207,3 +208,22 @@ async def test_a_session_may_be_opened_with_the_voice_to_speak_with() -> None:
     async with open_test_server(rtf=0.01, inputs="audio,text") as server, server.connect(path, 16_000) as client:
         await client.send("session.update", session={"ref_audio": "https://example.org/voice.wav"})
         assert words(await ask(client, "hello")).startswith("1 hello a1w2"), "a model that takes none is not asked"
+
+
+@BOTH
+async def test_a_long_history_at_once_is_taken_however_slow_the_store(path: str) -> None:
+    """A client that reads is no slow reader, whatever it asks for."""
+    async with open_test_server() as server:
+        server.store.policy = lambda request: Fault(after_s=0.002)
+        async with server.connect(path) as client:
+            await client.until("session.created")
+            for number in range(600):
+                await client.send("conversation.item.create", item=typed(f"line {number}"))
+            await client.send("conversation.item.create", item=typed("x" * 1_000_000))
+            done = [await client.until("conversation.item.done") for _ in range(601)]
+            assert [one["item"]["content"][0]["text"][:8] for one in done[:-1]] == [f"line {n}"[:8] for n in range(600)]
+            assert len(done[-1]["item"]["content"][0]["text"]) == 1_000_000
+
+
+def typed(text: str) -> dict[str, Any]:
+    return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
