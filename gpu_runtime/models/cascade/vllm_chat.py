@@ -31,10 +31,6 @@ def load_vllm_chat(folder: str, settings: Settings, tell: Callable[[str], None])
         step_tokens_max=STEP_TOKENS_MAX,
         kv_mib=settings.llm_kv_mib,
         dtype=settings.llm_dtype,
-        # A chunk that was cut before its first word, as warming is by every question, said that word to the chunk that went
-        # back in the same request. Outputs name their chunk since then; until whole conversations have shown that this is
-        # enough, a cut lane takes a new request, whose common beginning comes from the prefix cache.
-        rewinds=False,
     )
     stop = terminators(path, options.config())
     tokenizer = _tokenizer(path)
