@@ -51,9 +51,8 @@ def faulty_execute(self: SqlStore, items: Sequence[Item]) -> Any:
     return execute(self, items)
 
 
-Conversation._carry_out = faulty_carry_out  # type: ignore[method-assign]
-Session._dispatch = faulty_dispatch  # type: ignore[method-assign]
-SqlStore._execute = faulty_execute  # type: ignore[method-assign]
-
-if __name__ == "__main__":
+if __name__ == "__main__":  # here only: the tests import this module for the faults' names
+    Conversation._carry_out = faulty_carry_out  # type: ignore[method-assign]
+    Session._dispatch = faulty_dispatch  # type: ignore[method-assign]
+    SqlStore._execute = faulty_execute  # type: ignore[method-assign]
     main()

@@ -20,7 +20,10 @@ from adapters.client.credentials import ReconnectPolicy
 from adapters.client.errors import ClientError
 from adapters.client.session_config import cascade_session_config
 from adapters.client.trio_client import DuplexClient
+from adapters.server.conversation import Conversation
 from adapters.wire.schema import names
+from core.actors.session import Session
+from store.sql.sql_store import SqlStore
 from tests.crash import faulty_server as faults
 from tests.crash.cluster import MODEL, QUESTION
 from tests.store.backends import in_real_time_for
@@ -152,3 +155,9 @@ async def test_nothing_that_was_said_and_no_secret_is_printed(tmp_path: Path) ->
     assert [secret for secret in sorted(spy.secrets) if secret in printed] == []
     raw = server.words.read_bytes()
     assert not any(sound[:SOUND_CHARS] in raw or repr(sound[:16])[2:-1] in printed for sound in [QUESTION, *spy.audio])
+
+
+def test_the_faults_are_those_of_the_child_alone() -> None:
+    """Importing them for their names once broke every server of the tests that came after."""
+    methods = (Conversation._carry_out, Session._dispatch, SqlStore._execute)
+    assert {method.__module__.partition(".")[0] for method in methods} == {"adapters", "core", "store"}
