@@ -30,6 +30,7 @@ from core.ports.store import (
 from core.session.events import Event, Record
 from store.codec import Row, decode_row, encode_record
 from store.planning import (
+    OWNERLESS_MAX,
     Addition,
     Beat,
     CreateLog,
@@ -79,9 +80,6 @@ class _Stored:
     @property
     def position(self) -> int:
         return self.rows[-1].position
-
-
-OWNERLESS_MAX = 100
 
 
 @attrs.define

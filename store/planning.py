@@ -32,6 +32,9 @@ from core.session.digest import CHAIN_START
 from core.session.events import Event, OwnerChanged, Record, SessionClosed, SessionOpened
 from store.codec import RecordInvalid, Row, encode_record, is_storable
 
+OWNERLESS_MAX = 100
+"""How many sessions that nobody owns one survey names."""
+
 
 @attrs.frozen
 class Head:

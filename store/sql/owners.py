@@ -23,11 +23,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from core.ports.store import Survey
-from store.planning import Head
+from store.planning import OWNERLESS_MAX, Head
 from store.sql.schema import servers, sessions
 
 NS_PER_MS = 1_000_000
-OWNERLESS_MAX = 100
 OWNED_MAX = 10_000
 
 TERMS_CHANNEL = "duologue_terms"

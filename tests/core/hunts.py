@@ -19,7 +19,7 @@ from core.session import events as e
 from core.session.config import INPUT_KINDS
 from store.memory import Fault, MemoryStore
 from tests.core.actors.busy import busy_for
-from tests.core.actors.model_client import BrokenPromise
+from tests.core.actors.model_client import BrokenPromise, Link
 from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
 from tests.core.session.world import CLIENT_VAD, World
 
@@ -265,17 +265,22 @@ async def two_owners() -> None:
         await story.wait(3_000)
 
 
+async def backlog_behind_a_stuck_socket(story: Story) -> Link:
+    """An answer that has ended, and of which the client's link took the beginning only. The link."""
+    story.database.tells_terms = False
+    story.ask()
+    await story.answering()
+    story.stall_socket()
+    await story.until(lambda: story.events(e.ResponseEnded))
+    await story.wait(200)
+    assert story.client.link is not None
+    return story.client.link
+
+
 async def old_owner_wakes() -> None:
     """The old owner is cut off from the store, with a backlog behind a socket that is stuck and moves again later."""
     async with open_story(answer_units=40, rtf=0.01) as story:
-        story.database.tells_terms = False
-        story.ask()
-        await story.answering()
-        story.stall_socket()
-        await story.until(lambda: story.events(e.ResponseEnded))
-        await story.wait(200)
-        old = story.client.link
-        assert old is not None
+        old = await backlog_behind_a_stuck_socket(story)
         story.servers[0].cut_off = True
         await story.move_quietly()
         await story.wait(3_000)
@@ -286,14 +291,7 @@ async def old_owner_wakes() -> None:
 async def old_owner_asks() -> None:
     """The old owner reaches the store, with a backlog behind a socket that is stuck and moves again later."""
     async with open_story(answer_units=40, rtf=0.01) as story:
-        story.database.tells_terms = False
-        story.ask()
-        await story.answering()
-        story.stall_socket()
-        await story.until(lambda: story.events(e.ResponseEnded))
-        await story.wait(200)
-        old = story.client.link
-        assert old is not None
+        old = await backlog_behind_a_stuck_socket(story)
         await story.move_quietly()
         await story.wait(3_000)
         old.unstall()
