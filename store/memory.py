@@ -28,6 +28,7 @@ from core.ports.store import (
     TermGiven,
 )
 from core.session.events import Event, Record
+from core.session.time_units import NS_PER_MS
 from store.codec import Row, decode_row, encode_record
 from store.planning import (
     OWNERLESS_MAX,
@@ -157,7 +158,7 @@ class MemoryDatabase:
     def survey(self, server: str, expiry_ms: int) -> Survey:
         """As Store.survey, without the word that the server lives."""
         now_ns = self.now_ns()
-        live = {name for name, at_ns in self._servers.items() if at_ns > now_ns - expiry_ms * 1_000_000}
+        live = {name for name, at_ns in self._servers.items() if at_ns > now_ns - expiry_ms * NS_PER_MS}
         heads = [head for head in self._heads.values() if not head.closed]
         ownerless = sorted(
             (head for head in heads if head.server not in live), key=lambda head: (head.updated_ns, head.session)

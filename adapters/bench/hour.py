@@ -17,8 +17,8 @@ from core.session.config import SessionConfig
 from core.session.digest import CHAIN_START, body_digest, chain_digest
 from core.session.machine import step
 from core.session.state import SessionState
+from core.session.time_units import NS_PER_MS
 
-NS_PER_MS = 1_000_000
 TURN_MS = 20_000
 CHUNK_MS = 200
 UNIT_MS = 200

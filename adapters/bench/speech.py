@@ -14,8 +14,8 @@ from adapters.command_line.audio_files import read_wav
 from adapters.command_line.talk_session import RATE, NoAnswer, Talk, TalkPlan
 from core.ports.store import Store
 from core.session import events as e
+from core.session.time_units import NS_PER_MS
 
-NS_PER_MS = 1_000_000
 CHUNK_MS = 20
 
 

@@ -10,11 +10,17 @@ from typing import Any, TypeVar
 
 from adapters.client.shell import DuplexClientBase
 from adapters.client.streams import Flag
-from adapters.client.transport import MESSAGE_BYTES_MAX, ConnectFn, Stop, Transport, TransportClosed, TransportRefused
+from adapters.client.transport import (
+    CLOSE_WAIT_S,
+    MESSAGE_BYTES_MAX,
+    ConnectFn,
+    Stop,
+    Transport,
+    TransportClosed,
+    TransportRefused,
+)
 
 T = TypeVar("T")
-
-CLOSE_WAIT_S = 1.0
 
 
 class AsyncioLoop:

@@ -13,6 +13,9 @@ T = TypeVar("T")
 MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The largest frame that a server may send."""
 
+CLOSE_WAIT_S = 1.0
+"""How long a goodbye may take, whatever the peer does."""
+
 
 class TransportClosed(Exception):
     """The connection is gone. ``code`` is the WebSocket's close code where one came."""

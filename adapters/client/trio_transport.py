@@ -27,10 +27,9 @@ from wsproto.events import (
 )
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from adapters.client.transport import MESSAGE_BYTES_MAX, Transport, TransportClosed, TransportRefused
+from adapters.client.transport import CLOSE_WAIT_S, MESSAGE_BYTES_MAX, Transport, TransportClosed, TransportRefused
 
 READ_BYTES = 65_536
-CLOSE_WAIT_S = 1.0
 REFUSAL_BYTES_MAX = 64 * 1024
 MESSAGE_TOO_BIG = 1_009
 ABNORMAL = 1_006

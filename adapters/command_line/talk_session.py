@@ -21,6 +21,7 @@ from adapters.command_line.audio_files import level
 from adapters.command_line.talk_record import Answer, TalkRecord
 from adapters.command_line.talk_script import Microphone
 from adapters.wire.schema import names
+from core.session.time_units import NS_PER_MS
 from gpu_runtime.resampler import Resampler
 
 RATE = 24_000
@@ -109,7 +110,7 @@ class Talk:
     @property
     def now_ms(self) -> int:
         """The talk's clock."""
-        return self._now_ns() // 1_000_000
+        return self._now_ns() // NS_PER_MS
 
     def _now_ns(self) -> int:
         return int((trio.current_time() - self._origin) * self._plan.speed * 1e9)

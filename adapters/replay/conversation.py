@@ -9,8 +9,7 @@ from core.session import events as e
 from core.session.history import item_text
 from core.session.ledger import heard_chars
 from core.session.state import Item, Response, SessionState
-
-NS_PER_MS = 1_000_000
+from core.session.time_units import NS_PER_MS
 
 
 @attrs.frozen

@@ -35,6 +35,9 @@ def _audio(draft: Draft, value: Any, param: str) -> None:
             set_fields(draft, fields.table(shape[side], f"{param}.{side}"), unfixed, f"{param}.{side}")
 
 
+MORTAL_MAX = 1_024
+"""Frames kept that a cut may still kill; the outbox holds no more than half of that before an answer fails."""
+
 _FIXED = ("format", "sample_rate_hz", "sample_rate", "input_audio_format", "output_audio_format")
 _SETTERS: dict[str, Setter] = {
     **COMMON_SETTERS,

@@ -17,8 +17,8 @@ from core.ports.store import StoredBatch
 from core.session import events as e
 from core.session.apply import apply
 from core.session.digest import CHAIN_START
-from core.session.ledger import NS_PER_MS
 from core.session.state import SessionState
+from core.session.time_units import NS_PER_MS
 
 _NOTED = frozenset({e.Attached, e.Detached, e.TokenConfirmed, e.EpochBump})
 """What the outbox and the holders must know of beside the frames."""

@@ -25,8 +25,8 @@ import trio
 from core.actors.session import Session
 from core.ports.store import SessionRow, Store, StoreError, TermRefused
 from core.session.deadlines import Deadline, earliest
-from core.session.ledger import NS_PER_MS
 from core.session.state import Phase, SessionState
+from core.session.time_units import NS_PER_MS
 
 SURVEY_S = 1.0
 EXPIRY_MS = 10_000

@@ -24,6 +24,7 @@ from core.actors.weight import weight
 from core.ports.projection import DELTA, LIVE, Frame
 from core.session.commands import Cursor, Sent
 from core.session.state import RESPONSES_MAX
+from core.session.time_units import NS_PER_MS
 
 WAITING_FRAMES_MAX = 512
 WAITING_BYTES_MAX = 2 * 1024 * 1024
@@ -312,7 +313,7 @@ class Outbox:
 
     def _let_go(self, now_ns: int) -> None:
         """Forget frames that were handed over and lie beyond the replay window."""
-        oldest_ns = now_ns - self.window_ms * 1_000_000
+        oldest_ns = now_ns - self.window_ms * NS_PER_MS
         while self.place and (self.entries[0].at_ns < oldest_ns or self.kept_bytes > self.window_bytes):
             self._drop_first()
 

@@ -17,7 +17,7 @@ from core.actors.weight import weight
 from core.ports.runtime import LaneEnded, LaneFailed, Produced, ToolCalled
 from core.session.commands import Sent
 from core.session.effects import PauseLane, ResumeLane
-from core.session.ledger import NS_PER_MS
+from core.session.time_units import NS_PER_MS
 
 RESUME_FRACTION = 0.5
 """A paused lane goes on when this much of the bound is left."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import attrs
 
-from core.session.ledger import NS_PER_MS
 from core.session.state import Phase, SessionState
+from core.session.time_units import NS_PER_MS
 
 FIRST_ATTACH_MS = 10_000
 """A session is opened in the log, which may take a while, before its client is attached to it."""

@@ -11,8 +11,7 @@ from collections.abc import Mapping
 
 from core.session.commands import Cursor, Sent
 from core.session.state import Response, SessionState
-
-NS_PER_MS = 1_000_000
+from core.session.time_units import NS_PER_MS
 
 PLAYED_OUT_MS = 60
 """An answer with less than this left to play is over: nobody can cut it any more."""

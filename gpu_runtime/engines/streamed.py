@@ -38,6 +38,7 @@ from gpu_runtime.engines.port import (
 )
 from gpu_runtime.engines.requests import RequestEngine, Sampling
 from gpu_runtime.engines.times import Rate, TimesRecorder
+from gpu_runtime.tallies import added
 
 SLIDE_PIECE_TOKENS = 256
 """A successor is prefilled in pieces of so many tokens, so that no step of the engine holds up the units that run."""
@@ -426,6 +427,4 @@ class StreamedLanes:
                 raise LaneError("bad_unit", "a negative token")
 
     def _count(self, **more: int) -> None:
-        self._counts = attrs.evolve(
-            self._counts, **{name: getattr(self._counts, name) + value for name, value in more.items()}
-        )
+        self._counts = added(self._counts, **more)

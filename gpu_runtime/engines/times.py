@@ -7,7 +7,8 @@ from collections import deque
 
 import attrs
 
-NS_PER_MS = 1_000_000
+from core.session.time_units import NS_PER_MS
+
 BOUNDS_MS = (
     5.0,
     10.0,

@@ -22,7 +22,8 @@ from enum import Enum
 
 import attrs
 
-from gpu_runtime.engines.times import NS_PER_MS, Times, TimesRecorder
+from core.session.time_units import NS_PER_MS
+from gpu_runtime.engines.times import Times, TimesRecorder
 
 
 class Admission(Enum):

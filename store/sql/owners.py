@@ -23,10 +23,10 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 
 from core.ports.store import Survey
+from core.session.time_units import NS_PER_MS
 from store.planning import OWNERLESS_MAX, Head
 from store.sql.schema import servers, sessions
 
-NS_PER_MS = 1_000_000
 OWNED_MAX = 10_000
 
 TERMS_CHANNEL = "duologue_terms"

@@ -15,15 +15,13 @@ from typing import Any
 
 import attrs
 
-from adapters.wire.clocked import ClockedProjection, Numbered
+from adapters.wire.clocked import MORTAL_MAX, ClockedProjection, Numbered
 from core.ports.projection import DELTA, Credentials
 from core.session import events as e
 from core.session.config import AUDIO
 from core.session.state import SessionState
 
 TURNS_MAX = 64
-MORTAL_MAX = 1_024
-"""Results kept that a cut may still kill; the outbox holds no more frames than half of that before an answer fails."""
 
 _EXPIRED = {"pause_expired": "Pause timeout", "idle_ttl_expired": "Idle timeout", "session_expired": "Session timeout"}
 _REFUSALS = {"session_paused": "Worker is paused"}

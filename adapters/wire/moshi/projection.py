@@ -12,12 +12,11 @@ from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
-from adapters.wire.clocked import ClockedProjection, Numbered
+from adapters.wire.clocked import MORTAL_MAX, ClockedProjection, Numbered
 from core.ports.projection import DELTA, Credentials
 from core.session import events as e
 from core.session.state import SessionState
 
-MORTAL_MAX = 1_024
 HANDSHAKE, AUDIO, TEXT, SILENCE, CUT, ERROR = "handshake", "audio", "text", "silence", "cut", "error"
 
 

@@ -7,8 +7,8 @@ from core.session import events as e
 from core.session.deadlines import earliest
 from core.session.decisions.context import Context, Decision
 from core.session.decisions.cut import closing, drain
-from core.session.ledger import NS_PER_MS
 from core.session.state import Phase
+from core.session.time_units import NS_PER_MS
 
 TOUCH_PART = 4
 """A sign of life is recorded when more than this part (a quarter) of the idle time has passed without any."""

@@ -12,6 +12,7 @@ from core.ports.runtime import Durations, ModelStatistics
 from gpu_runtime.engines.times import BOUNDS_MS, Rate, Times, TimesRecorder
 from gpu_runtime.models.cascade.parts import Usage
 from gpu_runtime.models.cascade.stage import StageStatistics
+from gpu_runtime.tallies import added
 
 
 class Meter:
@@ -66,9 +67,7 @@ class Meter:
             )
 
     def _count(self, **more: int) -> None:
-        self._counts = attrs.evolve(
-            self._counts, **{name: getattr(self._counts, name) + value for name, value in more.items()}
-        )
+        self._counts = added(self._counts, **more)
 
 
 def durations(times: Times) -> Durations:

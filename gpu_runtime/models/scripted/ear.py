@@ -22,6 +22,7 @@ from core.ports.runtime import (
     SpeechEnded,
     SpeechGoesOn,
 )
+from core.session.time_units import NS_PER_MS
 from gpu_runtime import pcm
 from gpu_runtime.models.scripted.settings import ScriptedSettings
 
@@ -81,7 +82,7 @@ class Ear:
         """Hear a chunk."""
         if abs(message.start_ms - self._clock_ms()) > 1000 // FRAMES_PER_S:
             self._rebase(message.start_ms)
-        self._fed_at_ns = now_ns + min(message.audio_ms, CHUNK_MS_MAX) * 1_000_000
+        self._fed_at_ns = now_ns + min(message.audio_ms, CHUNK_MS_MAX) * NS_PER_MS
         samples = np.concatenate([self._rest, pcm.decode(message.audio, self._format)])
         frame = max(1, self._format.rate // FRAMES_PER_S)
         whole = len(samples) // frame
@@ -120,7 +121,7 @@ class Ear:
         if self._segment is None or self._turn_detection is None:
             return None
         wanted_ms = self._turn_detection.silence_duration_ms - (self._clock_ms() - self._segment.loud_end_ms)
-        return self._fed_at_ns + max(self._settings.idle_fill_ms, wanted_ms) * 1_000_000
+        return self._fed_at_ns + max(self._settings.idle_fill_ms, wanted_ms) * NS_PER_MS
 
     def idle(self, now_ns: int) -> list[FromRuntime]:
         """End the open segment if its silence is over by now."""

@@ -36,6 +36,7 @@ from core.ports.runtime import (
     TruncateLane,
 )
 from core.session.config import IMAGE, REFERENCE_AUDIO
+from core.session.time_units import NS_PER_MS
 from gpu_runtime.models.scripted.answer import Answer, Known, plan, unit
 from gpu_runtime.models.scripted.ear import Ear
 from gpu_runtime.models.scripted.settings import ScriptedSettings
@@ -46,7 +47,6 @@ ANSWERS_QUEUED_MAX = 16
 RESPONSES_KNOWN_MAX = 64
 IMAGES_KNOWN_MAX = 512
 SAID_AT_ONCE_MAX = 32
-MS = 1_000_000
 
 
 @attrs.define
@@ -208,7 +208,7 @@ class ScriptedMachine:
         heard = Heard(message.session, message.item_id, text)
         if self._settings.hear_ms == 0:
             return (heard,)
-        self._at(now_ns + self._settings.hear_ms * MS, lambda _: (heard,) if self._alive(session) else ())
+        self._at(now_ns + self._settings.hear_ms * NS_PER_MS, lambda _: (heard,) if self._alive(session) else ())
         return ()
 
     # --- the lane --------------------------------------------------------------------------------------------------
@@ -233,7 +233,7 @@ class ScriptedMachine:
     def _begin(self, session: _Session, lane: _Lane, now_ns: int) -> None:
         lane.unit = lane.chars = 0
         lane.called = False
-        self._next_unit_at(session, lane, now_ns + self._settings.first_audio_ms * MS)
+        self._next_unit_at(session, lane, now_ns + self._settings.first_audio_ms * NS_PER_MS)
 
     def _next_unit_at(self, session: _Session, lane: _Lane, at_ns: int) -> None:
         """Invariant: a lane that is not paused and has something to answer has exactly one timer."""
@@ -261,7 +261,7 @@ class ScriptedMachine:
         lane.unit += 1
         self._units_said += 1
         if lane.unit < answer.units:
-            self._next_unit_at(session, lane, due_ns + int(self._settings.unit_ms * self._settings.rtf * MS))
+            self._next_unit_at(session, lane, due_ns + int(self._settings.unit_ms * self._settings.rtf * NS_PER_MS))
             return (*called, said)
         called_last = () if called else _call(session, lane, answer)
         ended = LaneEnded(
@@ -306,7 +306,7 @@ class ScriptedMachine:
                 return ()
             return (unit(session.name, answer, number, chars, at_ns + self._wall_ns, self._settings)[0],)
 
-        self._at(now_ns + self._settings.late_after_abort_ms * MS, say_late)
+        self._at(now_ns + self._settings.late_after_abort_ms * NS_PER_MS, say_late)
 
     def _resume(self, session: _Session, message: ResumeLane, now_ns: int) -> None:
         lane = session.lane

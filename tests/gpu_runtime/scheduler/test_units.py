@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpu_runtime.scheduler.units import NS_PER_MS, Admission, Refused, SchedulerOptions, Ticket, UnitScheduler
+from core.session.time_units import NS_PER_MS
+from gpu_runtime.scheduler.units import Admission, Refused, SchedulerOptions, Ticket, UnitScheduler
 
 
 def scheduler(sessions: int = 0, **options: float) -> UnitScheduler:
