@@ -36,7 +36,10 @@ class Door:
             attachment.end(RESUME_ELSEWHERE, "resume")  # it was let go meanwhile: the next attempt is told so
             return
         self._replace(self.holder)
-        sent = outbox.resent(number, session.now_ns()) if number is not None else ()
+        sent: tuple[tuple[str, int], ...] = ()
+        if number is not None:
+            outbox.rewind(number)  # before the step: it lets go of what was handed over long ago
+            sent = outbox.resent(number, session.now_ns())
         records = session.step(c.Attach(attachment.token_hash, number, sent))
         if not records or session.ended:
             attachment.end(RESUME_ELSEWHERE, "resume")

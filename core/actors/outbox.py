@@ -153,8 +153,12 @@ class Outbox:
         self.asides.clear()
         self.asides_bytes = 0
         self.opening = deque((position, payload) for payload in opening)
-        self.number = self.head if number is None else number
-        ahead = (i for i, entry in enumerate(self.entries) if entry.frame.number > self.number)
+        self.rewind(self.head if number is None else number)
+
+    def rewind(self, number: int) -> None:
+        """Whoever takes the stream has ``number``: what lies behind it was not handed over, and so is not let go."""
+        self.number = number
+        ahead = (i for i, entry in enumerate(self.entries) if entry.frame.number > number)
         self.place = next(ahead, len(self.entries))
         self.counted_above = self.head
         self._count_anew()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import attrs
+
 from core.session import events as e
-from tests.core.actors.stories import OPEN_MICROPHONE, open_story
+from tests.core.actors.stories import OPEN_MICROPHONE, PUSH_TO_TALK, open_story
 
 
 async def test_a_question_is_answered() -> None:
@@ -114,6 +116,19 @@ async def test_what_was_on_its_way_comes_again() -> None:
         await story.wait(170)
         story.drop_link()
         await story.resume()
+
+
+async def test_what_was_on_its_way_comes_again_however_late_somebody_asks() -> None:
+    """It was handed over longer ago than the replay window reaches; the attachment's own record must not let it go."""
+    patient = attrs.evolve(PUSH_TO_TALK, disconnect_grace_ms=600_000)
+    async with open_story(patient, latency_s=0.15, rtf=0.01) as story:
+        story.ask()
+        response_id = await story.answering()
+        story.drop_link()
+        await story.wait(100_000)
+        await story.resume()
+        await story.until(lambda: story.client.ends[response_id])
+        assert story.client.received_ms[response_id] == 2_000
 
 
 async def test_r2_every_gap_is_announced() -> None:
