@@ -23,6 +23,7 @@ import attrs
 from core.actors.weight import weight
 from core.ports.projection import DELTA, LIVE, Frame
 from core.session.commands import Cursor, Sent
+from core.session.ledger import NS_PER_MS
 from core.session.state import RESPONSES_MAX
 from core.session.time_units import NS_PER_MS
 
@@ -97,6 +98,8 @@ class Outbox:
     cut_epoch: int = 0
     """The epoch that the last cut began: what comes in later of an older one is above that cut's cursor."""
     sent: dict[str, Sent] = attrs.field(factory=dict)
+    played_out_ns: int = 0
+    """When everything that was handed over will have been played; in the past: the client has run dry."""
     kept_bytes: int = 0
     waiting_frames: int = 0
     waiting_bytes: int = 0
@@ -143,6 +146,7 @@ class Outbox:
             if entry.dead is None and entry.frame.epoch < epoch:
                 self._settle(entry, cursor)
         self.cut_epoch = max(self.cut_epoch, epoch)
+        self.fall_silent()
         self.fence = max(self.fence, fence)
         self._count_anew()
 
@@ -163,6 +167,10 @@ class Outbox:
         self.counted_above = self.head
         self._count_anew()
 
+    def fall_silent(self) -> None:
+        """The client throws away what it has not played (a cut, a truncate)."""
+        self.played_out_ns = 0
+
     def revoke(self) -> None:
         """Nobody may write any more."""
         self.generation = REVOKED
@@ -178,8 +186,10 @@ class Outbox:
             if frame.number <= number:
                 covered[frame.response_id] = frame.start_ms + frame.audio_ms
         for response_id, sent_ms in covered.items():
-            before = self.sent.get(response_id)
-            self.sent[response_id] = Sent(sent_ms, now_ns if before is None else before.first_ns)
+            before = self.sent.get(response_id) or Sent(sent_ms, now_ns + sent_ms * NS_PER_MS)
+            lost_ns = max(0, before.sent_ms - sent_ms) * NS_PER_MS
+            self.sent[response_id] = Sent(sent_ms, before.played_out_ns - lost_ns)
+            self.played_out_ns -= lost_ns
         while len(self.sent) > SENT_MAX:
             del self.sent[next(iter(self.sent))]
         return tuple(covered.items())
@@ -235,9 +245,8 @@ class Outbox:
         self._count(item, -1)
         item.body = None
         if frame.kind == DELTA and frame.response_id is not None and frame.audio_ms:
-            before = self.sent.get(frame.response_id)
-            first_ns = now_ns if before is None else before.first_ns
-            self.sent[frame.response_id] = Sent(frame.start_ms + frame.audio_ms, first_ns)
+            self.played_out_ns = max(self.played_out_ns, now_ns) + frame.audio_ms * NS_PER_MS
+            self.sent[frame.response_id] = Sent(frame.start_ms + frame.audio_ms, self.played_out_ns)
             if len(self.sent) > SENT_MAX:
                 del self.sent[next(iter(self.sent))]
 

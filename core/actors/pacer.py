@@ -15,7 +15,6 @@ import attrs
 
 from core.actors.weight import weight
 from core.ports.runtime import LaneEnded, LaneFailed, Produced, ToolCalled
-from core.session.commands import Sent
 from core.session.effects import PauseLane, ResumeLane
 from core.session.time_units import NS_PER_MS
 
@@ -42,7 +41,6 @@ class Pacer:
     queue: deque[Held] = attrs.field(factory=deque)
     held_ms: int = 0
     held_bytes: int = 0
-    released_ms: int = 0
     response_id: str = ""
     paused: bool = False
 
@@ -51,7 +49,6 @@ class Pacer:
         if message.response_id != self.response_id:
             self.drop()
             self.response_id = message.response_id
-            self.released_ms = 0
         size_bytes = weight(message)
         if len(self.queue) >= HELD_ITEMS_MAX or self.held_bytes + size_bytes > HELD_BYTES_MAX:
             raise PacerFull
@@ -65,22 +62,26 @@ class Pacer:
         self.held_ms = self.held_bytes = 0
         self.paused = False
 
-    def due_ns(self, sent: Sent | None) -> int | None:
-        """When the head may go; 0: now; None: nothing is held, or nothing tells yet."""
+    def due_ns(self, undelivered_ms: int, played_out_ns: int, now_ns: int) -> int | None:
+        """When the head may go; 0: now; None: nothing is held, or what was released must be handed over first.
+
+        ``undelivered_ms`` were released and not yet handed over; ``played_out_ns``: when the client will have played all that
+        it has, which may be the rest of an earlier answer. One that ran dry gets a lead anew, and not all that it missed.
+        """
         if not self.queue:
             return None
-        if self.lead_ms is None or not isinstance(self.queue[0], Produced) or self.released_ms < self.lead_ms:
+        if self.lead_ms is None or not isinstance(self.queue[0], Produced):
             return 0
-        if sent is None:
-            return None  # the first audio has not been handed over: nobody is listening yet
-        return sent.first_ns + (self.released_ms - self.lead_ms) * NS_PER_MS
+        early_ms = undelivered_ms - self.lead_ms
+        if played_out_ns > now_ns:
+            return played_out_ns + early_ms * NS_PER_MS
+        return 0 if early_ms < 0 else None
 
     def take(self) -> Held:
         """The head, whose time has come."""
         message = self.queue.popleft()
         self.held_ms -= _audio_ms(message)
         self.held_bytes -= weight(message)
-        self.released_ms += _audio_ms(message)
         return message
 
     def lane_word(self, undelivered_ms: int) -> type[PauseLane | ResumeLane] | None:

@@ -1,12 +1,14 @@
 """Model output between the runtime and the log: held while it is early, released when it is due, and bounded.
 
 What is bounded, and what becomes of the excess: output that waits in the mailbox or here (that answer fails, as
-``mailbox_overflow``), and frames that wait for the socket (the answer fails, as ``output_backpressure``; a client that
-still takes nothing is dropped; where there is no client, the oldest frames leave, and who comes back is told so).
+``mailbox_overflow``), the silence of a lane that owes an answer (it fails, as ``model_silent``), and frames that wait for the
+socket (the answer fails, as ``output_backpressure``; a client that still takes nothing is dropped; where there is no client,
+the oldest frames leave, and who comes back is told so).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import attrs
@@ -14,10 +16,15 @@ import attrs
 from core.actors.pacer import Held, Pacer, PacerFull
 from core.actors.translate import command_from
 from core.session import commands as c
+from core.session import events as e
 from core.session.config import SessionConfig
 
 if TYPE_CHECKING:
     from core.actors.session import Session
+
+
+SILENT_S = 120.0
+"""A lane that owes an answer and says nothing for so long, neither a word nor its end, is taken to have lost it."""
 
 
 @attrs.define
@@ -28,11 +35,24 @@ class Playout:
     pacer: Pacer
     output_lost: bool = False
     """Output did not fit somewhere; the answer that it was part of fails at the next turn."""
+    moved_ns: int = 0
+    """When the lane last said something, or was told that it may."""
 
     def configure(self, config: SessionConfig) -> None:
         """The leads have changed, perhaps."""
         self.pacer.lead_ms = config.max_client_lead_ms
         self.pacer.lane_lead_ms = config.max_lane_lead_ms
+
+    def follow(self, records: Iterable[e.Record]) -> None:
+        """What the log's newest records mean for what is held, and for what the client has not played."""
+        for record in records:
+            match record.event:
+                case e.ResponseStarted():
+                    self.moved_ns = record.at_ns
+                case e.EpochBump():
+                    self.pacer.drop()
+                case e.PlaybackAck(truncate=True):
+                    self.session.outbox.fall_silent()
 
     def put(self, message: Held) -> None:
         """The runtime's next word about an answer. What is of no answer that is being made goes to the machine at once,
@@ -42,6 +62,7 @@ class Playout:
         if active is None or message.epoch != session.state.epoch or message.response_id != active.response_id:
             session.step(*command_from(message))
             return
+        self.moved_ns = session.now_ns()
         try:
             self.pacer.put(message)
         except PacerFull:
@@ -49,18 +70,28 @@ class Playout:
         self.release()
 
     def due_ns(self) -> int | None:
-        """When the next of what is held is due, on the log's clock; None: nothing is, or nothing tells yet."""
-        active = self.session.state.active
-        sent = self.session.outbox.sent.get(active.response_id) if active else None
-        return self.pacer.due_ns(sent)
+        """When there is something to do here, on the log's clock; None: nobody knows yet."""
+        return self._head_due_ns() if self.pacer.queue else self._given_up_ns()
+
+    def _head_due_ns(self) -> int | None:
+        session = self.session
+        return self.pacer.due_ns(self._undelivered_ms(), session.outbox.played_out_ns, session.now_ns())
+
+    def _given_up_ns(self) -> int | None:
+        """When an answer of which nothing more comes fails; None: the lane owes none. Whatever the model's fault is, it must
+        not become an answer without end."""
+        state = self.session.state
+        owed = state.active is not None and state.runtime_up and not self.pacer.queue and not self.pacer.paused
+        return self.moved_ns + round(SILENT_S * 1e9) if owed else None
 
     def release(self) -> None:
         """Let what is due become events, and tell the lane when it is too far ahead, or no more."""
         session = self.session
-        while not session.ended and (due := self.due_ns()) is not None and due <= session.now_ns():
+        while not session.ended and (due := self._head_due_ns()) is not None and due <= session.now_ns():
             session.step(*command_from(self.pacer.take()))
         word = self.pacer.lane_word(self._undelivered_ms())
         if word is not None:
+            self.moved_ns = session.now_ns()
             session.tell_runtime(word(session.session_id, session.state.epoch))
 
     def _undelivered_ms(self) -> int:
@@ -76,6 +107,9 @@ class Playout:
         if self.output_lost:
             self.output_lost = False
             session.step(c.FailOutput("mailbox_overflow"))
+        given_up_ns = self._given_up_ns()
+        if given_up_ns is not None and given_up_ns <= session.now_ns():
+            session.step(c.FailOutput("model_silent"))
         if not outbox.overfull or outbox.fence > outbox.durable:
             return
         if session.step(c.FailOutput("output_backpressure")) or not outbox.overfull:

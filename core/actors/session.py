@@ -287,8 +287,7 @@ class Session:
             return ()
         named = {body.digest: body.data for body in bodies}
         self._journal.write(result, frames, named)
-        if any(isinstance(record.event, e.EpochBump) for record in result.records):
-            self._playout.pacer.drop()
+        self._playout.follow(result.records)
         self._perform_fences(result.effects, result.records)
         self.outbox.extend(frames, result.records[-1].at_ns, named)
         if isinstance(command, c.AppendAudio | c.AppendPart | c.CreateItem) and result.refusal is None:

@@ -17,10 +17,11 @@ from core.session.events import TextMark
 
 @attrs.frozen
 class Sent:
-    """How much of one response was handed to the socket, and when its first audio was."""
+    """How much of one response was handed to the socket, and when it will have been played: by a client that plays what it
+    gets at once, and one answer after the other."""
 
     sent_ms: int
-    first_ns: int
+    played_out_ns: int
 
 
 @attrs.frozen

@@ -24,17 +24,21 @@ def sent_ms(response: Response, cursor: Cursor) -> int:
     return min(known, response.produced_ms - response.invalidated_ms)
 
 
-def elapsed_ms(response: Response, sent: Mapping[str, Sent], now_ns: int) -> int:
-    """Time since the first audio of the response was handed over; 0 before that."""
+def reached_ms(response: Response, sent: Mapping[str, Sent], now_ns: int) -> int:
+    """How far a client has come that plays what it gets at once, and one answer after the other; 0 before the first audio.
+    Never more than the time since that was handed over."""
     live = sent.get(response.response_id)
-    return 0 if live is None else max(0, (now_ns - live.first_ns) // NS_PER_MS)
+    if live is None:
+        return 0
+    queued_ms = max(0, -((now_ns - live.played_out_ns) // NS_PER_MS))
+    return max(0, live.sent_ms - queued_ms)
 
 
 def assumed_heard_ms(state: SessionState, response: Response, cursor: Cursor, now_ns: int) -> int:
     """What a client that never acks is taken to have heard (config.unacked)."""
     if state.config.unacked == "heard_nothing":
         return response.committed_ms
-    heard = min(sent_ms(response, cursor), elapsed_ms(response, cursor.sent, now_ns))
+    heard = min(sent_ms(response, cursor), reached_ms(response, cursor.sent, now_ns))
     return max(heard, response.committed_ms)
 
 
@@ -44,7 +48,7 @@ def played_now_ms(response: Response, cursor: Cursor, now_ns: int) -> int:
     if response.acked:
         since_ack = max(0, (now_ns - response.last_ack_ns) // NS_PER_MS)
         return min(handed, response.played_ms + since_ack)
-    return min(handed, elapsed_ms(response, cursor.sent, now_ns))
+    return min(handed, reached_ms(response, cursor.sent, now_ns))
 
 
 def outstanding(response: Response, cursor: Cursor, now_ns: int) -> bool:

@@ -52,8 +52,10 @@ class ScriptedSettings:
     """The worker hangs there."""
     fail_at_unit: int = -1
     """The answer fails there (LaneFailed, ``model_error``); the session lives."""
+    silent_at_unit: int = -1
+    """The answer goes on in silence there, without an end; the session and the worker live."""
     fault_epoch: int = -1
-    """The three faults above happen in this epoch only; -1: in every one. A loss bumps the epoch, so a fault with an
+    """The faults above happen in this epoch only; -1: in every one. A loss bumps the epoch, so a fault with an
     epoch happens once."""
     inputs: str = ",".join(INPUT_KINDS)
     """Which kinds of input it takes, by commas; what it does not take is refused."""

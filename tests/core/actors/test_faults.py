@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import attrs
 import pytest
 import trio
 
@@ -15,7 +16,7 @@ from core.session import effects as fx
 from core.session import events as e
 from store.memory import Fault
 from tests.core.actors.busy import busy_for
-from tests.core.actors.stories import Story, open_story
+from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
 
 SECRET = "my secret is swordfish"
 
@@ -38,6 +39,34 @@ async def test_an_answer_that_cannot_be_asked_for_fails_at_once() -> None:
             await story.until(lambda: story.events(e.ResponseEnded))
         assert story.events(e.ResponseEnded)[0].reason == "runtime_busy"
         assert not story.session.ended
+
+
+@pytest.mark.limit(virtual_s=1_000)
+@pytest.mark.parametrize("unit", [0, 3])
+async def test_a_model_that_falls_silent_in_mid_answer_fails_that_answer_and_answers_the_next(unit: int) -> None:
+    async with open_story(silent_at_unit=unit, fault_epoch=1) as story:
+        story.ask()
+        await story.until(lambda: story.events(e.ResponseEnded), within_s=200)
+        (ended,) = story.events(e.ResponseEnded)
+        assert (ended.status, ended.reason) == ("failed", "model_silent")
+        assert story.session.state.responses[ended.response_id].produced_ms == unit * 200
+        story.ask()
+        await story.answering()
+
+
+@pytest.mark.limit(virtual_s=1_000)
+async def test_a_lane_that_was_told_to_wait_is_not_silent() -> None:
+    """Nobody takes the answer for five minutes; then somebody does."""
+    patient = attrs.evolve(PUSH_TO_TALK, disconnect_grace_ms=600_000)
+    async with open_story(patient, answer_units=100, rtf=0.01) as story:
+        story.ask()
+        response_id = await story.answering()
+        story.drop_link()
+        await story.wait(300_000)
+        assert not story.events(e.ResponseEnded)
+        await story.resume()
+        await story.until(lambda: story.client.ends[response_id])
+        assert [ended.status for ended in story.events(e.ResponseEnded)] == ["completed"]
 
 
 WORDS = pytest.mark.parametrize(

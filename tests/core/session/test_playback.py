@@ -262,6 +262,32 @@ def test_unacked_is_the_time_since_the_first_delta_and_at_most_what_was_sent() -
     assert {ack.source for ack in world.events(e.PlaybackAck)} == {"assumed"}
 
 
+def test_an_answer_behind_another_is_heard_only_once_the_first_has_been() -> None:
+    """livekit/agents#6424 and its kin: a client plays one after the other, whatever it has been sent."""
+    world = World()
+    world.answered(5, heard=False)
+    world.do(c.CreateResponse())
+    world.make(5)
+    world.deliver()
+    world.wait(700)
+    world.cancel("barge_in")
+    assert said(world) == [" word" * 5, " word" * 2]
+
+
+def test_a_client_that_ran_dry_has_not_heard_what_comes_later() -> None:
+    """The model stalls for two seconds: they are not time in which what it says then was played."""
+    world = World()
+    world.ask()
+    world.make(2)
+    world.deliver()
+    world.wait(2_000)
+    world.make(6)
+    world.deliver()
+    world.wait(100)
+    world.cancel("barge_in")
+    assert said(world) == [" word" * 3]
+
+
 def test_an_ack_below_what_was_assumed_counts() -> None:
     world = World()
     world.answered()

@@ -50,7 +50,8 @@ class Listener:
     produced_ms: int = 0
     spoken: bool = True
     completed: bool = False
-    first_ns: int | None = None
+    played_out_ns: int = 0
+    """When all that was handed over will have been played, behind what was handed over before."""
     handed_ms: int = 0
     claimed_ms: int | None = None
     """The most that it said it had heard (of what was sent by then). None: it never said."""
@@ -63,10 +64,8 @@ class Listener:
             return len(self.text)
         if self.claimed_ms is not None:
             heard_ms = self.claimed_ms
-        elif self.first_ns is None:
-            heard_ms = 0
         else:
-            heard_ms = min(self.handed_ms, (now_ns - self.first_ns) // MS)
+            heard_ms = self.handed_ms - max(0, -((now_ns - self.played_out_ns) // MS))
         if self.limit_ms is not None:
             heard_ms = min(heard_ms, self.limit_ms)
         if heard_ms <= 0:
@@ -88,6 +87,8 @@ class World:
         self.now_ns = START_NS
         self.number = 0
         self.place = 0
+        self.played_out_ns = 0
+        """When the client will have nothing more to play."""
         self.sent: dict[str, c.Sent] = {}
         self.ears: dict[str, Listener] = {}
         self.started: set[str] = set()
@@ -212,9 +213,10 @@ class World:
             if isinstance(record.event, e.Output) and record.event.audio_ms:
                 output = record.event
                 ear = self.ears[output.response_id]
-                ear.first_ns = self.now_ns if ear.first_ns is None else ear.first_ns
+                self.played_out_ns = max(self.played_out_ns, self.now_ns) + output.audio_ms * MS
+                ear.played_out_ns = self.played_out_ns
                 ear.handed_ms = output.start_ms + output.audio_ms
-                self.sent[output.response_id] = c.Sent(ear.handed_ms, ear.first_ns)
+                self.sent[output.response_id] = c.Sent(ear.handed_ms, ear.played_out_ns)
                 out_ms += output.audio_ms
         return out_ms
 
@@ -245,9 +247,12 @@ class World:
                     covered[record.event.response_id] = record.event.start_ms + record.event.audio_ms
         for response_id, ms in covered.items():
             ear = self.ears[response_id]
+            lost_ns = max(0, ear.handed_ms - ms) * MS
             ear.handed_ms = min(ear.handed_ms, ms)
+            ear.played_out_ns -= lost_ns
+            self.played_out_ns -= lost_ns
             if response_id in self.sent:
-                self.sent[response_id] = c.Sent(ear.handed_ms, self.sent[response_id].first_ns)
+                self.sent[response_id] = c.Sent(ear.handed_ms, ear.played_out_ns)
             if ear.claimed_ms is not None:
                 ear.claimed_ms = min(ear.claimed_ms, ear.handed_ms)
         result = self.do(c.Attach(f"hash-{self.state.position}", number, tuple(covered.items())))
@@ -331,6 +336,7 @@ class World:
                 self.calls[event.item_id] = record.position
             case e.EpochBump(disposition="cut"):
                 self.cut_ends[event.epoch] = event.cursor
+                self.played_out_ns = 0
             case e.Commit():
                 self.spoke_ms[event.item_id] = event.end_ms - event.start_ms
             case e.InputTranscript():
