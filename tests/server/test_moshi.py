@@ -164,3 +164,26 @@ async def test_a_full_house_says_so() -> None:
         message = await client.socket.get_message()
         assert message[0] == 5
         assert b"sessions already" in message
+
+
+async def test_a_turn_may_be_typed_and_takes_the_turn_of_an_answer() -> None:
+    async with open_test_server(answer_units=50, rtf=0.2) as server, talking(server) as talker:
+        for number, typed in enumerate(["what is it", "and why"], start=1):
+            await talker.socket.send_message(b"\x02" + typed.encode())
+            await talker.frames(QUIET, 15)
+            assert typed in talker.text
+            (session,) = server.supervisor.sessions.values()
+            assert session.state.epoch == number
+            assert session.state.active is not None
+        assert talker.loud_ms() > 1_000
+
+
+@pytest.mark.parametrize(("typed", "inputs"), [(b"\xff\xfe", "audio,text"), (b"hello", "audio")])
+async def test_what_cannot_be_typed_is_told_and_the_session_lives(typed: bytes, inputs: str) -> None:
+    async with open_test_server(inputs=inputs) as server, talking(server) as talker:
+        await talker.socket.send_message(b"\x02  ")  # nothing was typed: nothing is answered
+        await talker.socket.send_message(b"\x02" + typed)
+        await talker.frames(QUIET, 5)
+        assert len(talker.errors) == 1
+        (session,) = server.supervisor.sessions.values()
+        assert session.state.active is None

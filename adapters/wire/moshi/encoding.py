@@ -76,8 +76,8 @@ class MoshiEncoder:
 
 
 class MoshiReader:
-    """One connection's messages -> events: ``audio`` with its ``pcm`` (pcm16 at 24 kHz). Kinds that mean nothing to a server
-    are None, as the protocol asks."""
+    """One connection's messages -> events: ``audio`` with its ``pcm`` (pcm16 at 24 kHz), ``text`` that was typed. Kinds that
+    mean nothing to a server are None, as the protocol asks."""
 
     def __init__(self) -> None:
         self._restart()
@@ -93,6 +93,8 @@ class MoshiReader:
             raise Problem("bad_event", "Text messages have no meaning here; send a kind byte and its payload.")
         if len(message) > MESSAGE_BYTES_MAX:
             raise Problem("event_too_large", f"A message may have {MESSAGE_BYTES_MAX} bytes, not {len(message)}.")
+        if message[:1] == KIND_TEXT:
+            return _typed(message[1:])
         if message[:1] != KIND_AUDIO:
             return None
         if message[1:5] == OGG_PAGE and message[6:7] and message[6] & OGG_BEGINS:
@@ -108,3 +110,11 @@ class MoshiReader:
             return None
         pcm = np.clip(np.rint(sound * np.float32(32_767)), -32_768, 32_767).astype("<i2")
         return {"type": p.AUDIO, "pcm": pcm.tobytes()}
+
+
+def _typed(payload: bytes) -> Mapping[str, Any]:
+    """Moshi's own clients never send this kind; here it is a turn that is typed."""
+    try:
+        return {"type": p.TEXT, "text": payload.decode()}
+    except UnicodeDecodeError:
+        raise Problem("bad_event", "A text is UTF-8.", "text") from None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,12 +10,14 @@ from adapters.wire import fields
 from adapters.wire.clocked import fixed_rules
 from adapters.wire.dialect import NO_GRACE_MS, Ask, Handler, Request, Step
 from adapters.wire.moshi.encoding import RATE
-from adapters.wire.moshi.projection import AUDIO, ERROR
+from adapters.wire.moshi.projection import AUDIO, ERROR, TEXT
 from adapters.wire.problems import Problem
 from core.ports.store import Body
 from core.session import commands as c
+from core.session.config import TEXT as TEXT_INPUT
 from core.session.config import AudioFormat, SessionConfig
 from core.session.digest import body_digest
+from core.session.overlap import may_barge_in
 
 RULES = fixed_rules(RATE, RATE)
 DEFAULTS = SessionConfig(
@@ -35,7 +38,19 @@ def audio(request: Request) -> list[Step]:
     return [Ask(c.AppendAudio(body.digest, len(pcm), len(pcm) // 2), (body,))]
 
 
-HANDLERS: dict[str, Handler] = {AUDIO: audio}
+def text(request: Request) -> list[Step]:
+    """A turn that is typed, beyond what Moshi's protocol knows. Over an answer it takes the turn where speech may."""
+    typed: str = request.payload["text"]
+    if not typed.strip():
+        return []
+    if TEXT_INPUT not in request.state.inputs:
+        raise Problem("input_unsupported", "This session's model takes no text.", "text")
+    cut = [Ask(c.CancelOutput("barge_in", quiet=True))] if may_barge_in(request.state.config) else []
+    item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": typed}]}
+    return [*cut, Ask(c.CreateItem("user", typed, json.dumps(item, ensure_ascii=False))), Ask(c.CreateResponse())]
+
+
+HANDLERS: dict[str, Handler] = {AUDIO: audio, TEXT: text}
 
 
 def opening(query: Mapping[str, str], voices: tuple[str, ...]) -> Mapping[str, Any]:

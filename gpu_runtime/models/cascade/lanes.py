@@ -178,8 +178,11 @@ class SessionLanes:
         spoken = "audio" in message.modalities
         last = message.history[-1] if message.history else None
         if last is not None and last.role == "user":
-            text = self._transcripts.text(last.item_id) if last.text is None else last.text
-            if not text.strip():
+            turn = [
+                part for part in message.history[-2:] if part.item_id == last.item_id
+            ]  # what was typed, what was said
+            texts = [self._transcripts.text(part.item_id) if part.text is None else part.text for part in turn]
+            if not "".join(texts).strip():
                 return Order((), spoken, message.max_output_tokens, say=NOT_UNDERSTOOD)
         prompt = self._prompts.build(message.instructions, message.history, self._transcripts.text)
         tooling = self._tooling(message.tools, message.tool_choice)

@@ -216,6 +216,18 @@ def test_a_turn_without_words_is_asked_about() -> None:
     assert studio.model.prompts == []
 
 
+def test_a_turn_that_was_typed_into_a_silence_is_answered() -> None:
+    """Its microphone was open: what was said is a turn of its own, of the same item, and empty."""
+    with Studio() as studio:
+        studio.open(detection=None)
+        studio.hush(500)
+        studio.cascade.handle(CommitTurn("s", "u", 0, 500))
+        respond(studio, user("How are you?"), user(None))
+        studio.heard.wait_for(LaneEnded)
+    assert len(studio.model.prompts) == 1
+    assert studio.model.prompts[0][-1].content == "How are you?"
+
+
 def test_sessions_are_answered_side_by_side() -> None:
     with Studio() as studio:
         for session in ("a", "b"):
