@@ -23,7 +23,6 @@ import attrs
 from core.actors.weight import weight
 from core.ports.projection import DELTA, LIVE, Frame
 from core.session.commands import Cursor, Sent
-from core.session.ledger import NS_PER_MS
 from core.session.state import RESPONSES_MAX
 from core.session.time_units import NS_PER_MS
 
