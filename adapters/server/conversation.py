@@ -304,7 +304,7 @@ class Conversation:
             nursery.start_soon(self._follow, attachment)
             with trio.move_on_after(DECIDE_TIMEOUT_S):
                 while not attachment.generation and not attachment.closed.is_set():
-                    await session.stream_moved()
+                    await session.changed()
             if attachment.generation:
                 await self._read(session, attachment, first)
             else:
@@ -399,7 +399,7 @@ class Conversation:
         assert self.attachment is not None
         with trio.move_on_after(DECIDE_TIMEOUT_S):
             while session.state.config is not command.config and command.event_id not in session.state.event_ids:
-                await session.stream_moved()
+                await session.changed()
 
     # -- answers --------------------------------------------------------------------------------------------------
 

@@ -57,25 +57,16 @@ class WebSocket:
         whole = [message for message in messages if message]
         if not whole:
             return
+        if self._connection.closed is not None:
+            raise SocketClosed
         with trio.move_on_after(self._send_timeout_s) as scope:
             try:
-                await self._send_together(whole)
+                await self._stream.send_messages(whole)
             except _GONE:
                 raise SocketClosed from None
-            finally:
-                self._stream.drop_held()
         if scope.cancelled_caught:
             await trio.aclose_forcefully(self._stream)  # half a frame is out: nothing can follow it
             raise SocketClosed
-
-    async def _send_together(self, messages: Sequence[bytes | str]) -> None:
-        *first, last = messages
-        if first:
-            self._stream.hold()
-            for message in first:
-                await self._connection.send_message(message)
-            self._stream.release()
-        await self._connection.send_message(last)
 
     async def close(self, code: int, reason: str) -> None:
         """Say the dialect's farewell and close; at most ``CLOSE_TIMEOUT_S``."""

@@ -1,23 +1,21 @@
 """What lies below a WebSocket once its HTTP upgrade was read: the stream, with what the WebSocket library leaves undone.
 
 The library writes each message by itself, and closes without a word when its peer breaks the protocol. Both are mended from
-below: data frames may be held back to share a write, and whoever breaks the protocol is sent the Close frame with its
-code, and given a moment to read it (closing at once would make the kernel throw it away together with what the peer still
-sends).
+below: messages go out here, several in one write, and whoever breaks the protocol is sent the Close frame with its code,
+and given a moment to read it (closing at once would make the kernel throw it away together with what the peer still sends).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 import trio
 from trio_websocket import CloseReason
 from wsproto.frame_protocol import FrameProtocol
 
-CONTROL = 0x08
-"""This bit of a frame's first byte makes it a control frame: Close, Ping, Pong."""
 CLOSE = 0x88
+"""The first byte of a Close frame."""
 
 FAILURES = frozenset({1002, 1003, 1007, 1009, 1010})
 """Close codes of a peer that broke the protocol or sent too much: it may be sending still."""
@@ -41,8 +39,8 @@ class UpgradedStream(trio.abc.Stream):
         """Why the WebSocket above is closed, if it is."""
         self._stream = stream
         self._read = read
-        self._held = b""
-        self._holding = False
+        self._frames = FrameProtocol(client=False, extensions=[])
+        """Makes frames of what is sent; it reads nothing."""
         self._close_code: int | None = None
         """Of the Close frame that was written."""
         self._writing = trio.Lock()
@@ -51,17 +49,10 @@ class UpgradedStream(trio.abc.Stream):
 
     # -- several messages in one write ------------------------------------------------------------------------------
 
-    def hold(self) -> None:
-        """Data frames that are written from now on wait for the first one after ``release``."""
-        self._holding = True
-
-    def release(self) -> None:
-        """The next data frame takes along what was held."""
-        self._holding = False
-
-    def drop_held(self) -> None:
-        """Forget what was held and not written."""
-        self._held, self._holding = b"", False
+    async def send_messages(self, messages: Sequence[bytes | str]) -> None:
+        """Whole messages, all in one write, past the WebSocket library: it takes two locks and three turns of the event
+        loop for each. Raises trio.BrokenResourceError and ClosedResourceError, also behind a Close frame."""
+        await self._write(b"".join([self._frames.send_data(message) for message in messages]), data=True)
 
     # -- the stream ---------------------------------------------------------------------------------------------------
 
@@ -74,26 +65,22 @@ class UpgradedStream(trio.abc.Stream):
         return given
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
-        """One frame. A control frame waits for no other."""
-        if data[0] & CONTROL:
-            if data[0] == CLOSE:
-                self._close_code = int.from_bytes(data[2:4], "big")
-        elif self._holding:
-            self._held += data
-            return
-        else:
-            held, self._held = self._held, b""
-            data = held + data if held else data
+        """What the library writes: its half of the handshake, control frames, what is said outside of any session."""
         await self._write(data)
 
-    async def _write(self, data: bytes | bytearray | memoryview) -> None:
-        """The WebSocket's lock keeps its own writes apart; this one keeps them from the last words."""
+    async def _write(self, frames: bytes | bytearray | memoryview, data: bool = False) -> None:
+        """The library's own lock knows nothing of ``send_messages``; this one keeps all writes apart. No data follows a Close
+        frame."""
         try:
             self._writing.acquire_nowait()
         except trio.WouldBlock:
             await self._writing.acquire()
         try:
-            await self._stream.send_all(data)
+            if data and self._close_code is not None:
+                raise trio.ClosedResourceError
+            if frames[0] == CLOSE:
+                self._close_code = int.from_bytes(frames[2:4], "big")
+            await self._stream.send_all(frames)
         finally:
             self._writing.release()
 
@@ -116,7 +103,7 @@ class UpgradedStream(trio.abc.Stream):
         reason = self.close_reason()
         if self._close_code is None and reason is not None and reason.code in FAILURES:
             frame = FrameProtocol(client=False, extensions=[]).close(reason.code, reason.reason)
-            await self.send_all(bytes(frame))
+            await self._write(frame)
         if self._close_code in FAILURES:
             while not await self._falls_silent():
                 pass

@@ -7,6 +7,7 @@ from typing import Generic, TypeVar
 
 import attrs
 import trio
+from trio.lowlevel import ParkingLot
 
 T = TypeVar("T")
 
@@ -34,7 +35,8 @@ class Mailbox(Generic[T]):
         self._bytes_max = bytes_max
         self._queue: deque[tuple[T, int]] = deque()
         self._bytes = 0
-        self._wake = trio.Event()
+        self._lot = ParkingLot()
+        self._awake = False
 
     def post(self, item: T, size_bytes: int = 0) -> None:
         """Queue ``item``, which holds ``size_bytes``. Raises MailboxFull."""
@@ -42,20 +44,24 @@ class Mailbox(Generic[T]):
             raise MailboxFull
         self._queue.append((item, size_bytes))
         self._bytes += size_bytes
-        self._wake.set()
+        self.nudge()
 
     def nudge(self) -> None:
         """Wake the receiver without an item: something that it looks at by itself has changed."""
-        self._wake.set()
+        self._awake = True
+        self._lot.unpark_all()
 
     async def wait(self) -> None:
         """Until there is an item or a nudge."""
-        await self._wake.wait()
+        if self._awake:
+            await trio.lowlevel.checkpoint()
+        else:
+            await self._lot.park()
 
     def take(self) -> T | None:
         """The next item; None when there is none (and then the next wait waits)."""
         if not self._queue:
-            self._wake = trio.Event()
+            self._awake = False
             return None
         item, size_bytes = self._queue.popleft()
         self._bytes -= size_bytes

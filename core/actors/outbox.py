@@ -274,9 +274,10 @@ class Outbox:
         return tuple(ranges)
 
     @property
-    def waits(self) -> bool:
-        """Something is there that was not handed over; perhaps it may not be yet."""
-        return bool(self.opening or self.asides) or self.place < len(self.entries)
+    def ready(self) -> bool:
+        """Something is there that may be handed over by what is durable; ``peek`` has the last word."""
+        more = self.place < len(self.entries)
+        return bool(self.opening or self.asides) or (more and self.entries[self.place].frame.position <= self.durable)
 
     @property
     def overfull(self) -> bool:

@@ -38,7 +38,8 @@ class Pacer:
 
     lead_ms: int | None
     lane_lead_ms: int
-    queue: deque[Held] = attrs.field(factory=deque)
+    queue: deque[tuple[Held, int, int]] = attrs.field(factory=deque)
+    """Each with its bytes and the ms of its audio."""
     held_ms: int = 0
     held_bytes: int = 0
     response_id: str = ""
@@ -52,8 +53,9 @@ class Pacer:
         size_bytes = weight(message)
         if len(self.queue) >= HELD_ITEMS_MAX or self.held_bytes + size_bytes > HELD_BYTES_MAX:
             raise PacerFull
-        self.queue.append(message)
-        self.held_ms += _audio_ms(message)
+        audio_ms = _audio_ms(message)
+        self.queue.append((message, size_bytes, audio_ms))
+        self.held_ms += audio_ms
         self.held_bytes += size_bytes
 
     def drop(self) -> None:
@@ -70,7 +72,7 @@ class Pacer:
         """
         if not self.queue:
             return None
-        if self.lead_ms is None or not isinstance(self.queue[0], Produced):
+        if self.lead_ms is None or not isinstance(self.queue[0][0], Produced):
             return 0
         early_ms = undelivered_ms - self.lead_ms
         if played_out_ns > now_ns:
@@ -79,9 +81,9 @@ class Pacer:
 
     def take(self) -> Held:
         """The head, whose time has come."""
-        message = self.queue.popleft()
-        self.held_ms -= _audio_ms(message)
-        self.held_bytes -= weight(message)
+        message, size_bytes, audio_ms = self.queue.popleft()
+        self.held_ms -= audio_ms
+        self.held_bytes -= size_bytes
         return message
 
     def lane_word(self, undelivered_ms: int) -> type[PauseLane | ResumeLane] | None:

@@ -12,9 +12,11 @@ holds it).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import inf
 from typing import Any
 
 import trio
+from trio.lowlevel import ParkingLot
 
 from core.actors.attachment import Attachment
 from core.actors.crashes import log_loss
@@ -43,9 +45,6 @@ from core.session.machine import step
 from core.session.state import Phase, SessionState
 
 NS_PER_S = 1_000_000_000
-
-UNSEEN = (e.Append, e.PlaybackAck)
-"""Events that nobody waits for unless they add to the stream."""
 
 
 class SessionGone(Exception):
@@ -82,7 +81,7 @@ class Session:
         self._input_bodies = InputBodies()
         self._door = Door(self)
         self._nursery: trio.Nursery | None = None
-        self._moved = trio.Event()
+        self._sender, self._watchers = ParkingLot(), ParkingLot()
         self._ended = False
         self._stopping: tuple[int, str] | None = None
 
@@ -167,11 +166,15 @@ class Session:
             else:  # a word that the session cannot do without: begin again from the log
                 self.stop(RESUME_ELSEWHERE, "overloaded")
 
+    async def changed(self) -> None:
+        """Wait until something was decided, or somebody came or left."""
+        await self._watchers.park()
+
     # -- what the sender asks ----------------------------------------------------------------------------------
 
     async def stream_moved(self) -> None:
         """Wait until the stream may have something to write."""
-        await self._moved.wait()
+        await self._sender.park()
 
     async def load_body(self, digest: str) -> bytes | None:
         """Audio that is no longer in memory (of several digests joined by ``+``: all of it); None when it was erased."""
@@ -212,8 +215,7 @@ class Session:
                 self._nursery = nursery
                 if self._fresh:
                     self._gain_runtime()
-                while not self._ended:
-                    await self._turn()
+                await self._live()
                 await self._door.settle()
                 nursery.cancel_scope.cancel()
         finally:
@@ -222,9 +224,21 @@ class Session:
             self._nursery = None
             self._drop_attachments()
 
-    async def _turn(self) -> None:
-        with trio.move_on_after(self._wait_s()):
-            await self._mailbox.wait()
+    async def _live(self) -> None:
+        """Turn after turn, as things come in or fall due. One alarm serves many turns: it is only ever set earlier, and one
+        that has become too early costs an idle turn, where a scope around each wait cost as much as a step of the machine."""
+        while not self._ended:
+            with trio.CancelScope(deadline=self._due_at()) as alarm:
+                while not self._ended:
+                    await self._mailbox.wait()
+                    self._turn()
+                    due_at = self._due_at()
+                    if due_at < alarm.deadline:
+                        alarm.deadline = due_at
+            if alarm.cancelled_caught:
+                self._turn()
+
+    def _turn(self) -> None:
         while not self._ended and (entry := self._mailbox.take()) is not None:
             self._dispatch(entry)
         if self._ended:
@@ -238,16 +252,14 @@ class Session:
         if self._stopping is not None:
             self._stop_now(*self._stopping)
 
-    def _wait_s(self) -> float:
-        now = self.now_ns()
-        waits = [RETRY_S * NS_PER_S] if self.line.owes else []
-        due = earliest(self.state)
-        if due is not None:
-            waits.append(due.at_ns - now)
-        paced = self._playout.due_ns()
-        if paced is not None:
-            waits.append(paced - now)
-        return max(0.0, min(waits) / NS_PER_S) if waits else float("inf")
+    def _due_at(self) -> float:
+        """When there is something to do even if nothing comes in, on trio's clock; inf: never."""
+        deadline, paced_ns = earliest(self.state), self._playout.due_ns()
+        due_ns = inf if deadline is None else deadline.at_ns
+        if paced_ns is not None and paced_ns < due_ns:
+            due_ns = paced_ns
+        due_at = (due_ns - self._clock_base_ns) / NS_PER_S
+        return min(due_at, trio.current_time() + RETRY_S) if self.line.owes else due_at
 
     def _dispatch(self, entry: Entry) -> None:
         match entry:
@@ -296,8 +308,8 @@ class Session:
             self._perform(effect)
         self._input_bodies.let_go(self.state)
         self._ports.watch.stepped(self, result.records)
-        if frames or not all(isinstance(record.event, UNSEEN) for record in result.records):
-            self.move()
+        # Not the sender: nothing of this may be written before it is durable, and then the journal says so.
+        self._watchers.unpark_all()
         return result.records
 
     def became_durable(self) -> None:
@@ -305,7 +317,7 @@ class Session:
         ending = self._stopping is not None or self.state.phase is Phase.CLOSED
         if ending:
             self._mailbox.nudge()
-        if ending or self.outbox.waits or (self.attachment is not None and self.attachment.stop is not None):
+        if ending or self.outbox.ready or (self.attachment is not None and self.attachment.stop is not None):
             self.move()
 
     def fail(self, error: StoreError) -> None:
@@ -402,6 +414,6 @@ class Session:
         self._input_bodies.keep(bodies)
 
     def move(self) -> None:
-        """Whoever waits for the stream looks again."""
-        self._moved.set()
-        self._moved = trio.Event()
+        """The sender looks again, and whoever waits for a change."""
+        self._sender.unpark_all()
+        self._watchers.unpark_all()

@@ -66,7 +66,7 @@ class Life:
         self._ready = trio.Event()
         self._ready_at = 0.0
         self._eof = trio.Event()
-        self._write_lock = trio.StrictFIFOLock()
+        self._writing = trio.Lock()
         self._pings_unanswered = 0
         self.figures: ModelStatistics | None = None
         """The model's newest."""
@@ -83,7 +83,7 @@ class Life:
     async def let_go(self) -> None:
         """Tell the worker that nothing more will come; it ends by itself."""
         try:
-            async with self._write_lock:
+            async with self._writing:
                 await self._link.stream.send_eof()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             pass
@@ -123,8 +123,14 @@ class Life:
     async def _send(self, data: bytes) -> None:
         """Write; a broken socket is the reader's business, who knows more."""
         try:
-            async with self._write_lock:
+            try:
+                self._writing.acquire_nowait()  # a turn of the event loop less than waiting for what is almost always free
+            except trio.WouldBlock:
+                await self._writing.acquire()
+            try:
                 await self._link.stream.send_all(data)
+            finally:
+                self._writing.release()
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             await trio.sleep_forever()
 
