@@ -6,10 +6,12 @@ import json
 from collections import Counter
 
 import attrs
+import pytest
 import trio
 import trio.testing
 from trio_websocket import wrap_client_stream
 
+from adapters.server.upgraded import UpgradedStream
 from tests.server.servers import Client, open_test_server
 from tests.server.test_protocol_violations import frames_of
 
@@ -58,3 +60,17 @@ async def test_a_delta_and_its_transcript_share_a_write_and_two_of_audio_do_not(
             assert count[TRANSCRIPT] == 1
             assert kinds.index(AUDIO) < kinds.index(TRANSCRIPT)
     assert spoken == 20
+
+
+async def test_nothing_is_sent_behind_a_close_frame() -> None:
+    """A session's messages go past the WebSocket library, which would have known that it said goodbye."""
+    ours, theirs = trio.testing.memory_stream_pair()
+    recorder = Recorder(theirs)
+    stream = UpgradedStream(recorder, b"")
+    await stream.send_messages(["one", b"two"])
+    await stream.send_all(b"\x88\x02\x03\xe8")
+    with pytest.raises(trio.ClosedResourceError):
+        await stream.send_messages(["three"])
+    await stream.send_all(b"\x8a\x00")  # a pong still may, as the library sees fit
+    assert list(frames_of(b"".join(recorder.writes))) == [(1, b"one"), (2, b"two"), (8, b"\x03\xe8"), (10, b"")]
+    await ours.aclose()
