@@ -52,8 +52,10 @@ ANSWERS_WAITING_MAX = ASIDES_MAX // 2
 ANSWERS_LOOK_S = 0.01
 
 AT_ONCE = (c.AppendAudio, c.CancelOutput, c.AckPlayback, c.Touch, c.Pause, c.Unpause, c.Close)
-"""Commands that wait for nothing: who talks over an answer, or cuts it, must be heard while much of it waits to be sent.
-The others are echoed, and wait until the client has taken the echoes so far."""
+"""Commands that do not wait for an answer to be taken: who talks over it, or cuts it, must be heard while much of it waits
+to be sent. Many of them without a use (cancels of nothing) wait for their own echoes all the same, as the others wait for all
+that the client has not taken: so who asks for much is pushed back by its own transport, instead of dropped as one that does
+not read."""
 
 BIG_CHARS = 256 * 1024
 """A message of more is not worked on in the event loop."""
@@ -373,8 +375,8 @@ class Conversation:
     async def _post(self, ask: Ask) -> None:
         session, command = self.session, ask.command
         assert session is not None
-        if not isinstance(command, AT_ONCE):
-            await self._until_stream_is_taken(session)
+        echoed = self.dialect.clocked and isinstance(command, c.AppendAudio)
+        await self._until_stream_is_taken(session, at_once=isinstance(command, AT_ONCE) and not echoed)
         if isinstance(command, c.CancelOutput) and self.meter is not None:
             self.meter.asked_to_cut()
         if not isinstance(command, c.UpdateConfig):
@@ -388,11 +390,12 @@ class Conversation:
         session.post(command)
         await self._until_decided(session, command)
 
-    async def _until_stream_is_taken(self, session: Session) -> None:
+    async def _until_stream_is_taken(self, session: Session, *, at_once: bool) -> None:
         """Let a client that asks for much at once (a whole history of items, say) take what it asked for, before it asks
         for more: it would look like one that does not read."""
         assert self.attachment is not None
-        while session.outbox.crowded and not self.attachment.closed.is_set():
+        outbox = session.outbox
+        while (outbox.echoing if at_once else outbox.crowded) and not self.attachment.closed.is_set():
             await trio.sleep(ANSWERS_LOOK_S)
 
     async def _until_decided(self, session: Session, command: c.UpdateConfig) -> None:

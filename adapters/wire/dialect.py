@@ -114,6 +114,8 @@ class Dialect:
     """Settings of a session that is opened -> the voice to speak with, for a model that takes one. Raises Problem."""
     plain_error: Callable[[str, str], Mapping[str, Any]] | None = None
     """(code, message) -> an error in a dialect without error objects."""
+    clocked: bool = False
+    """Each piece of its clients' sound is answered with one of its own."""
     unknown_event: str = "No event of that type is known: '{}'."
 
     def translate(self, frame: str | bytes, state: SessionState, head: int) -> list[Step]:

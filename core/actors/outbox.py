@@ -102,6 +102,8 @@ class Outbox:
     kept_bytes: int = 0
     waiting_frames: int = 0
     waiting_bytes: int = 0
+    echoes: tuple[int, int] = (0, 0)
+    """Of what waits, frames and bytes that no cut can kill: but for an answer's few, they are what the client asked for."""
     newest: tuple[int, int] = (0, 0)
     """Frames and bytes that the newest step added to what waits."""
     counted_above: int = 0
@@ -290,6 +292,12 @@ class Outbox:
         """So much waits that nobody should ask for more of it."""
         return self.waiting_frames > WAITING_FRAMES_MAX // 2 or self.waiting_bytes > WAITING_BYTES_MAX // 2
 
+    @property
+    def echoing(self) -> bool:
+        """So much waits of what the client itself asked for, that it should take some of it before anything else."""
+        frames, size_bytes = self.echoes
+        return frames > WAITING_FRAMES_MAX // 2 or size_bytes > WAITING_BYTES_MAX // 2
+
     def statistics(self) -> OutboxStatistics:
         """Now."""
         return OutboxStatistics(self.waiting_frames, self.waiting_bytes, self.dead_frames)
@@ -311,10 +319,14 @@ class Outbox:
         if entry.frame.number > self.counted_above:
             self.waiting_frames += sign
             self.waiting_bytes += sign * entry.size_bytes
+            if entry.frame.kind == LIVE:
+                frames, size_bytes = self.echoes
+                self.echoes = (frames + sign, size_bytes + sign * entry.size_bytes)
 
     def _count_anew(self) -> None:
         """What is dead does not wait, whether or not the sender has come to skip it."""
         self.waiting_frames = self.waiting_bytes = 0
+        self.echoes = (0, 0)
         for i in range(self.place, len(self.entries)):
             if not self.entries[i].dead:
                 self._count(self.entries[i], 1)

@@ -237,6 +237,8 @@ def test_what_a_cut_kills_stays_dead_and_what_it_spares_lives(steps: Iterable[tu
         counted = [one for one in waiting if one.frame.number > outbox.counted_above]
         assert outbox.waiting_frames == len(counted)
         assert outbox.waiting_bytes == sum(one.size_bytes for one in counted)
+        echoes = [one for one in counted if one.frame.kind == LIVE]
+        assert outbox.echoes == (len(echoes), sum(one.size_bytes for one in echoes))
 
 
 def test_a_thousand_cuts_later_an_end_that_was_killed_is_still_dead() -> None:
