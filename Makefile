@@ -15,7 +15,7 @@ BIN := $(VENV)/bin
 PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all:
 
 PORT ?= 8765
-# More flags for the command, e.g. make serve ARGS="--model scripted --host 0.0.0.0"
+# More flags for the command, e.g. make serve ARGS="--model scripted --port 9000"
 ARGS ?=
 # More flags for pytest, e.g. make test PYTEST="tests/store -x"
 PYTEST ?=

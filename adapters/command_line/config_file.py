@@ -33,7 +33,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "tls_key": "tls_key",
     },
     "store": {"url": "store", "durability": "durability", "patience_s": "store_patience_s"},
-    "model": {"name": "model"},
+    "model": {"name": "model", "aliases": "model_alias"},
     "workers": {"count": "workers", "ray": "ray", "gpus": "worker_gpus", "cpus": "worker_cpus"},
 }
 """Section -> key -> the flag's parameter that it stands for. [model] may also have a table ``options``."""
@@ -42,7 +42,7 @@ _WHOLE, _NUMBER = ((int,), "a whole number"), ((int, float), "a number")
 _TEXT, _TEXTS = ((str,), "text in quotes"), ((list,), 'a list of texts: ["...", "..."]')
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("host", "log_level", "tls_cert", "tls_key", "url", "durability", "name", "ray"), _TEXT),
-    **dict.fromkeys(("api_keys", "origins"), _TEXTS),
+    **dict.fromkeys(("api_keys", "origins", "aliases"), _TEXTS),
     **dict.fromkeys(("drain_s", "patience_s", "gpus", "cpus"), _NUMBER),
     "count": ((int, str), 'a number, or "auto"'),
 }

@@ -22,6 +22,7 @@ from adapters.command_line.workers import OpenRuntime, runtime_of, worker_flags
 from adapters.server.admission import Limits
 from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal, settle
 from adapters.server.settings import ServerSettings, is_loopback
+from adapters.wire.served import OPENAI_MODELS
 from core.ports.store import Store, StoreError
 from gpu_runtime.plugin import ModelUnavailable
 from store.opening import open_store
@@ -84,6 +85,13 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     metavar="KEY=VALUE",
     help="A setting of the model, e.g. first_piece_words=4. Repeat it for more.",
 )
+@click.option(
+    "--model-alias",
+    multiple=True,
+    metavar="PATTERN",
+    help="Another name under which clients may ask for the model, e.g. 'openbmb/MiniCPM-o-*'. Repeat it for more; "
+    "OpenAI's names (gpt-realtime...) lead to it anyway.",
+)
 @worker_flags
 @click.option(
     "--max-sessions",
@@ -113,6 +121,9 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
 )
 @click.option(
     "--api-key", multiple=True, envvar="DUOLOGUE_API_KEYS", help="Ask for this key on /v1/. Repeat it for more."
+)
+@click.option(
+    "--no-keys", is_flag=True, help="Let in everybody who reaches this server, though it listens beyond this machine."
 )
 @click.option(
     "--origin", multiple=True, metavar="URL", help="Another site whose pages may connect. Repeat it for more."
@@ -172,10 +183,16 @@ def _run(settings: ServerSettings, flags: Mapping[str, Any], runtime: OpenRuntim
 def _settings(flags: Mapping[str, Any], session: Mapping[str, Any]) -> ServerSettings:
     if not all(key.strip() for key in flags["api_key"]):
         raise click.UsageError("an API key is empty: such a key would let everybody in")
+    if not (flags["api_key"] or flags["no_keys"] or is_loopback(flags["host"])):
+        raise click.UsageError(
+            f"--host {flags['host']} is open to other machines: set a key with --api-key (or DUOLOGUE_API_KEYS), or let"
+            " everybody in with --no-keys"
+        )
     return ServerSettings(
         host=flags["host"],
         port=flags["port"],
         model=flags["model"],
+        model_aliases=(*OPENAI_MODELS, *flags["model_alias"]),
         sessions_max=flags["max_sessions"],
         limits=Limits(flags["queue_max"], flags["sessions_per_key"], flags["opens_per_key"], flags["events_per_key"]),
         drain_s=flags["drain_s"],
@@ -221,7 +238,7 @@ def _announce(console: Console, settings: ServerSettings, server: RunningServer)
     host = "localhost" if is_loopback(settings.host) or settings.host in ("0.0.0.0", "::") else settings.host
     console.print(f"Ready. Open [bold]{scheme}://{host}:{server.port}/[/bold] and talk; Ctrl-C ends it.")
     if not is_loopback(settings.host) and not settings.api_keys:
-        console.print("Anyone who reaches this address may use it; --api-key asks for a key.")
+        console.print("Anyone who reaches this address may use it (--no-keys).")
 
 
 class _LoadingBar:

@@ -30,6 +30,7 @@ from adapters.wire.dialect import Dialect
 from adapters.wire.dialects import DUPLEX, MINICPMO, MOSHI, OPENAI
 from adapters.wire.moshi.encoding import codec_is_here
 from adapters.wire.problems import Problem
+from adapters.wire.served import Served
 from core.ports.described import described
 
 log = logging.getLogger("duologue.server")
@@ -171,6 +172,7 @@ class Application:
             "object": "model",
             "created": 0,
             "owned_by": "duologue",
+            "aliases": list(self.settings.model_aliases),
         }
         capabilities = self.service.runtime.capabilities if self.service is not None else None
         if capabilities is not None:
@@ -179,6 +181,12 @@ class Application:
             model["voices"] = list(capabilities.voices)
             model["recommended_prebuffer_ms"] = capabilities.prebuffer_ms
         return json_response(200, {"object": "list", "data": [model]})
+
+    def _served(self) -> Served:
+        """What clients may ask for by name."""
+        capabilities = self.service.runtime.capabilities if self.service is not None else None
+        voices = None if capabilities is None else capabilities.voices
+        return Served(self.settings.model, self.settings.model_aliases, voices)
 
     def _identify(self, request: Request) -> access.Identity | None:
         return access.identify(request, self.settings, self.client_secrets)
@@ -194,7 +202,7 @@ class Application:
             return FOREIGN_ORIGIN
         try:
             session, life_s = read_request(request.body)
-            OPENAI.open_config(session, self.settings.defaults_of(OPENAI.name))
+            OPENAI.serving(self._served()).open_config(session, self.settings.defaults_of(OPENAI.name))
             value, expires_at = self.client_secrets.make(identity.key, session, life_s, int(time.time()))
         except Problem as problem:
             return error_response(400, OPENAI.rename(problem.code), problem.message, param=problem.param)
@@ -276,8 +284,11 @@ class Application:
             return error_response(501, "unsupported", text)
         try:
             dialect.opening(request.query, service.voices)
+            if dialect in (OPENAI, DUPLEX) and request.query.get("model"):
+                self._served().check_model(request.query["model"], "model")
         except Problem as problem:
-            return error_response(400, problem.code, problem.message, param=problem.param)
+            status = 404 if problem.code == "model_not_found" else 400
+            return error_response(status, problem.code, problem.message, param=problem.param)
         return None
 
 

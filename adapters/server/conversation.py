@@ -28,6 +28,8 @@ from adapters.wire.duplex.translation import session_body
 from adapters.wire.encoding import Encoder
 from adapters.wire.problems import OWN_EVENT_PREFIX, Problem
 from adapters.wire.schema import names
+from adapters.wire.seen import Seen
+from adapters.wire.served import Served
 from adapters.wire.settings import with_capabilities
 from core.actors.attachment import Attachment
 from core.actors.mailbox import MailboxFull
@@ -78,6 +80,14 @@ class Refused(Exception):
         self.reason = reason
 
 
+@attrs.frozen
+class Incoming:
+    """A client's event. ``big``: too much is in it to be worked on in the event loop."""
+
+    event: Mapping[str, Any]
+    big: bool
+
+
 @attrs.define
 class Conversation:
     """One client's connection. ``query`` is that of the URL; ``stream`` is what lies below the connection; ``identity`` says
@@ -95,12 +105,13 @@ class Conversation:
     _updates: int = 0
     _early: deque[str | bytes] = attrs.field(factory=deque)
     """Messages of a client that had to wait in line."""
-    _big: bool = False
-    """The message at hand is."""
     _encoder: Encoder = attrs.field(init=False)
     _reader: Reader = attrs.field(init=False)
 
     def __attrs_post_init__(self) -> None:
+        settings, capabilities = self.service.settings, self.service.runtime.capabilities
+        voices = None if capabilities is None else capabilities.voices
+        self.dialect = self.dialect.serving(Served(settings.model, settings.model_aliases, voices))
         self._encoder, self._reader = self.dialect.make_encoder(), self.dialect.make_reader()
 
     async def run(self) -> None:
@@ -129,17 +140,18 @@ class Conversation:
 
     # -- the handshake --------------------------------------------------------------------------------------------
 
-    async def _open(self) -> Mapping[str, Any] | None:
+    async def _open(self) -> Incoming | None:
         """Get a session; the first event, where it is still to be carried out."""
         if not self.dialect.resumable or self._starts_by_itself():
             await self._open_or_explain({})
             return None
         try:
             with trio.fail_after(self.service.settings.first_frame_s):
-                event = await self._first_event()
+                first = await self._first_event()
         except trio.TooSlowError:
             text = f"No first message came within {self.service.settings.first_frame_s:g} s."
             raise self._refusal("config_timeout", text, POLICY_VIOLATION) from None
+        event = first.event
         kind = self.dialect.aliases.get(event["type"], event["type"])
         if kind == names.SESSION_RESUME:
             await self._resume(event)
@@ -148,23 +160,23 @@ class Conversation:
             await self._open_or_explain(event)
             return None
         await self._open_or_explain({})
-        return event
+        return first
 
     def _starts_by_itself(self) -> bool:
         """A client that names its model in the URL need not say a word, unless it asks to."""
         asks_to_wait = self.query.get("autostart", "").lower() in _OFF or self.query.get("resume", "").lower() in _ON
         return bool(self.query.get("model")) and not asks_to_wait
 
-    async def _first_event(self) -> Mapping[str, Any]:
+    async def _first_event(self) -> Incoming:
         while True:
             message = await self._next_message()
             try:
-                event = await self._read_event(message)
+                incoming = await self._read_event(message)
             except Problem as problem:
                 await self._explain(problem)
             else:
-                if event is not None:
-                    return event
+                if incoming is not None:
+                    return incoming
 
     async def _open_or_explain(self, event: Mapping[str, Any]) -> None:
         try:
@@ -298,7 +310,7 @@ class Conversation:
 
     # -- the conversation -----------------------------------------------------------------------------------------
 
-    async def _converse(self, first: Mapping[str, Any] | None) -> None:
+    async def _converse(self, first: Incoming | None) -> None:
         session, attachment = self.session, self.attachment
         assert session is not None
         assert attachment is not None
@@ -318,36 +330,36 @@ class Conversation:
         await attachment.closed.wait()
         await self._close(attachment.close_code or SERVICE_RESTART, attachment.close_reason or "resume")
 
-    async def _read(self, session: Session, attachment: Attachment, first: Mapping[str, Any] | None) -> None:
-        event = first
+    async def _read(self, session: Session, attachment: Attachment, first: Incoming | None) -> None:
+        incoming = first
         while True:
             try:
-                if event is not None:
-                    await self._carry_out(event)
+                if incoming is not None:
+                    await self._carry_out(incoming)
                 await self._until_answers_are_taken(session, attachment)
                 message = await self._next_message()
                 session.first_frame(attachment)
-                event = None
+                incoming = None
                 if not self.service.admission.allows_event(self.identity.key):
                     raise Problem("rate_limit_exceeded", "This key sends more events than it may; one was dropped.")
-                event = await self._read_event(message)
+                incoming = await self._read_event(message)
             except Problem as problem:
                 self._answer(problem)
-                event = None
+                incoming = None
             except (ConnectionClosed, SessionGone):
                 return
 
-    async def _read_event(self, message: str | bytes) -> Mapping[str, Any] | None:
+    async def _read_event(self, message: str | bytes) -> Incoming | None:
         """Raises Problem. A big message is read and translated beside the event loop: checking and naming 10 MiB of sound
         would stop everybody for 50 ms. Meanwhile this client's next message waits, and no other."""
-        self._big = len(message) > BIG_CHARS
-        if not self._big:
-            return self._reader(message)
-        return await trio.to_thread.run_sync(self._reader, message)
+        big = len(message) > BIG_CHARS
+        event = await trio.to_thread.run_sync(self._reader, message) if big else self._reader(message)
+        return None if event is None else Incoming(event, big)
 
-    async def _translate(self, event: Mapping[str, Any], session: Session) -> list[Step]:
-        translate = partial(self.dialect.translate_event, event, session.state, session.outbox.head)
-        return await trio.to_thread.run_sync(translate) if self._big else translate()
+    async def _translate(self, incoming: Incoming, session: Session) -> list[Step]:
+        seen = Seen.of(session.state, session.outbox.head)
+        translate = partial(self.dialect.translate_event, incoming.event, seen)
+        return await trio.to_thread.run_sync(translate) if incoming.big else translate()
 
     async def _until_answers_are_taken(self, session: Session, attachment: Attachment) -> None:
         """Read no further from a client that has many answers to take: its own transport then pushes it back. One that
@@ -355,12 +367,12 @@ class Conversation:
         while len(session.outbox.asides) > ANSWERS_WAITING_MAX and not attachment.closed.is_set():
             await trio.sleep(ANSWERS_LOOK_S)
 
-    async def _carry_out(self, event: Mapping[str, Any]) -> None:
+    async def _carry_out(self, incoming: Incoming) -> None:
         session = self.session
         assert session is not None
         assert self.attachment is not None
         try:
-            for step in await self._translate(event, session):
+            for step in await self._translate(incoming, session):
                 match step:
                     case Ask():
                         await self._post(step)
@@ -368,7 +380,7 @@ class Conversation:
                         session.answer(self.attachment, step.payload)
         except MailboxFull:
             text = "More input waits than this session may hold; this event was dropped."
-            self._answer(Problem("input_backpressure", text, None, event.get("event_id")))
+            self._answer(Problem("input_backpressure", text, None, incoming.event.get("event_id")))
         except Problem as problem:
             self._answer(problem)
 

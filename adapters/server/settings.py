@@ -10,6 +10,7 @@ import attrs
 
 from adapters.server.admission import Limits
 from adapters.wire.dialects import DIALECTS
+from adapters.wire.served import OPENAI_MODELS
 from core.session.config import SessionConfig
 
 
@@ -20,6 +21,8 @@ class ServerSettings:
     host: str = "127.0.0.1"
     port: int = 8765
     model: str = "cascade"
+    model_aliases: tuple[str, ...] = OPENAI_MODELS
+    """Other names, as patterns, under which clients may ask for it."""
     sessions_max: int = 64
     connections_max: int = 1_024
     """Open TCP connections, whatever they do; one more is turned away."""

@@ -1,8 +1,8 @@
 """What a server must know of a dialect: how its frames become commands, how its log becomes frames, what it says apart.
 
-Translation is pure: (text, state) -> steps. It reads the state in passing and never walks through it, since a big frame is
-translated in a thread while the session goes on. A step is a command for the session or an answer of the transport
-(unnumbered, not in the log). A frame without steps was understood and changes nothing.
+Translation is pure: (text, what is seen of the session) -> steps. A big frame is translated in a thread while the session
+goes on. A step is a command for the session or an answer of the transport (unnumbered, not in the log). A frame without
+steps was understood and changes nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +16,8 @@ from adapters.wire import fields
 from adapters.wire.encoding import Encoder, JsonEncoder
 from adapters.wire.problems import Problem, error_body, problem_event
 from adapters.wire.schema import names
+from adapters.wire.seen import Seen
+from adapters.wire.served import Served
 from adapters.wire.updates import Rules, merge
 from core.ports.projection import Projection
 from core.ports.store import Body
@@ -47,12 +49,11 @@ Step = Ask | Answer
 
 @attrs.frozen
 class Request:
-    """One client event in its session. ``head`` is the last number of the stream."""
+    """One client event in its session."""
 
     payload: Mapping[str, Any]
     event_id: str | None
-    state: SessionState
-    head: int
+    state: Seen
     rules: Rules
 
 
@@ -120,9 +121,9 @@ class Dialect:
 
     def translate(self, frame: str | bytes, state: SessionState, head: int) -> list[Step]:
         """The steps of one frame. Raises Problem, and then the frame changes nothing."""
-        return self.translate_event(fields.parse_event(frame), state, head)
+        return self.translate_event(fields.parse_event(frame), Seen.of(state, head))
 
-    def translate_event(self, payload: Mapping[str, Any], state: SessionState, head: int) -> list[Step]:
+    def translate_event(self, payload: Mapping[str, Any], state: Seen) -> list[Step]:
         """The same for a frame that was parsed already."""
         event_id = payload.get("event_id")
         name = payload["type"]
@@ -130,10 +131,14 @@ class Dialect:
         if handler is None:
             raise Problem("unknown_event", self.unknown_event.format(name[:64]), "type", event_id)
         try:
-            return handler(Request(payload, event_id, state, head, self.rules))
+            return handler(Request(payload, event_id, state, self.rules))
         except Problem as problem:
             problem.event_id = event_id
             raise
+
+    def serving(self, served: Served) -> Dialect:
+        """The same, of a server that checks the names which its clients ask for."""
+        return attrs.evolve(self, rules=attrs.evolve(self.rules, served=served))
 
     def open_config(self, changes: Mapping[str, Any], base: SessionConfig) -> SessionConfig:
         """The configuration of a new session. Raises Problem."""

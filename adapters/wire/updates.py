@@ -16,6 +16,7 @@ import msgspec
 from adapters.wire import fields
 from adapters.wire.problems import Problem
 from adapters.wire.schema.audio import ENCODING_NAMES, G711_ALAW, G711_ULAW, RATE_MAX_HZ, RATE_MIN_HZ
+from adapters.wire.served import Served
 from adapters.wire.settings import EAGERNESS_SILENCE_MS, TELEPHONE_RATE, read_echo, write_echo
 from adapters.wire.tools import tool_choice_of, tools_of
 from core.session.config import AudioFormat, SessionConfig, TurnDetection
@@ -25,12 +26,13 @@ ECHO_BYTES_MAX = 256 * 1024
 OUTPUT_TOKENS_MAX = 1_000_000
 HOUR_MS = 3_600_000
 
+REFERENCE_VOICE = ("tts_ref_audio", "ref_audio", "ref_audio_path")
+"""Fields of a voice to speak with."""
+
 NEVER_ECHOED = frozenset(
     {
+        *REFERENCE_VOICE,
         "extra_body",
-        "ref_audio",
-        "ref_audio_path",
-        "tts_ref_audio",
         "client_secret",
         "initial_user_text",
         "id",
@@ -75,11 +77,25 @@ Setter = Callable[[Draft, Any, str], None]
 
 @attrs.frozen
 class Rules:
-    """What differs between dialects: rates that a bare format name means, and setters of their own."""
+    """What differs between dialects: rates that a bare format name means, and setters of their own. ``served``: what a
+    server has to choose from, None where any name will do."""
 
     input_rate: int
     output_rate: int
     setters: Mapping[str, Setter]
+    served: Served | None = None
+
+
+def no_new_voice(changes: Mapping[str, Any]) -> None:
+    """Raises Problem for a reference voice in a session that stands already: it is opened with one or without."""
+    extra = changes.get("extra_body")
+    for where, param in ((changes, "session"), (extra if isinstance(extra, dict) else {}, "session.extra_body")):
+        for name in REFERENCE_VOICE:
+            if where.get(name) is not None:
+                text = (
+                    f"'{param}.{name}' is for opening a session: send it in the first event, and no model in the URL."
+                )
+                raise Problem("ref_audio_update_unsupported", text, f"{param}.{name}")
 
 
 def merge(config: SessionConfig, changes: Mapping[str, Any], rules: Rules) -> SessionConfig:
@@ -118,6 +134,12 @@ def ignored(draft: Draft, value: Any, param: str) -> None:
 def kind(draft: Draft, value: Any, param: str) -> None:
     if value != "realtime":
         raise Problem("unsupported", f"'{param}' is 'realtime'; other kinds of session are not served.", param)
+
+
+def model(draft: Draft, value: Any, param: str) -> None:
+    """One of the names under which this server's model goes; it answers in any case."""
+    if value is not None and draft.rules.served is not None:
+        draft.rules.served.check_model(fields.text(value, param, chars_max=fields.ID_CHARS_MAX), param)
 
 
 def instructions(draft: Draft, value: Any, param: str) -> None:
@@ -169,6 +191,8 @@ def voice(draft: Draft, value: Any, param: str) -> None:
     if isinstance(value, dict):
         value = fields.required(value, "id", f"{param}.id")
     name = "" if value is None else fields.text(value, param, chars_max=fields.ID_CHARS_MAX)
+    if draft.rules.served is not None and name != "default":
+        name = draft.rules.served.voice(name, param)
     draft.changes["voice"] = "" if name == "default" else name
 
 
@@ -320,7 +344,7 @@ TUNING_SETTERS: dict[str, Setter] = {
 
 COMMON_SETTERS: dict[str, Setter] = {
     "type": kind,
-    "model": ignored,
+    "model": model,
     "instructions": instructions,
     "output_modalities": modalities,
     "modalities": modalities,

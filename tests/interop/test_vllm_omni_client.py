@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from adapters.server.settings import ServerSettings
 from tests.interop import foreign
 from tests.interop.servers import served
 from tests.interop.sounds import silence, tone
@@ -67,7 +68,8 @@ async def next_response(client: Any) -> Any:
 
 def talk(story: Callable[..., Awaitable[None]], duplex: Any, **script: Any) -> None:
     """Run ``story(port)`` against a server of its own."""
-    with served(**{"answer_units": 8, "rtf": 0.2, **script}) as server:
+    settings = ServerSettings(port=0, model="scripted", model_aliases=("openbmb/MiniCPM-o-*",))
+    with served(settings, **{"answer_units": 8, "rtf": 0.2, **script}) as server:
         asyncio.run(asyncio.wait_for(story(duplex, server.port), 60))
 
 

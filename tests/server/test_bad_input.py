@@ -21,7 +21,7 @@ from adapters.wire.openai import translation
 from tests.server.servers import Client, open_test_server
 
 GA = "/v1/realtime?model=gpt-realtime"
-DUPLEX = "/v1/realtime?duplex=1&model=any"
+DUPLEX = "/v1/realtime?duplex=1&model=scripted"
 APPEND = "input_audio_buffer.append"
 
 

@@ -55,7 +55,7 @@ async def test_many_answers_at_once_push_a_client_back_and_do_not_drop_it() -> N
     async with open_test_server() as server, trio.open_nursery() as nursery:
         ours, theirs = trio.testing.lockstep_stream_pair()
         server.nursery.start_soon(server.application.handle, theirs)
-        client = Client(await wrap_client_stream(nursery, ours, "localhost", "/v1/realtime?model=any"), 24_000)
+        client = Client(await wrap_client_stream(nursery, ours, "localhost", "/v1/realtime?model=scripted"), 24_000)
         await client.until("session.created")
 
         async def ask() -> None:

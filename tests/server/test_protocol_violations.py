@@ -16,7 +16,7 @@ from tests.server.test_front import UPGRADE
 DUPLEX = "/v1/realtime?duplex=1&autostart=0"
 PATHS = {
     "openai": "/v1/realtime?model=gpt-realtime",
-    "duplex": "/v1/realtime?duplex=1&model=any",
+    "duplex": "/v1/realtime?duplex=1&model=scripted",
     "minicpmo": "/ws/duplex/adx_1",
     "moshi": "/api/chat",
 }

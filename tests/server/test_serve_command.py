@@ -48,10 +48,12 @@ def test_a_file_of_settings(tmp_path: Path) -> None:
     path = tmp_path / "duologue.toml"
     path.write_text(
         '[server]\nport = 9000\napi_keys = ["k"]\n[store]\nurl = "memory:"\n'
-        '[model]\nname = "scripted"\noptions = { rtf = 0.5, transcript = "hi" }\n[session]\ninstructions = "Be kind."\n'
+        '[model]\nname = "scripted"\naliases = ["a-*"]\noptions = { rtf = 0.5, transcript = "hi" }\n'
+        '[session]\ninstructions = "Be kind."\n'
     )
     values = read_config(path)
     assert (values["port"], values["store"], values["model"], values["api_key"]) == (9000, "memory:", "scripted", ["k"])
+    assert values["model_alias"] == ["a-*"]
     assert model_options(tuple(values["model_option"])) == {"rtf": 0.5, "transcript": "hi"}
     assert {config.instructions for config in session_defaults(values["session"]).values()} == {"Be kind."}
 
@@ -157,7 +159,8 @@ def test_model_options_are_json_or_text() -> None:
         (("--model", "scripted", "--model-option", "load_error=no weights here"), "no weights here"),
         (("--tls-key", __file__), "--tls-key needs --tls-cert"),
         (("--tls-cert", __file__), "and its key must be PEM files"),
-        (("--host", "192.0.2.77", "--model", "scripted"), "192.0.2.77 is no address of this machine"),
+        (("--host", "0.0.0.0", "--model", "scripted"), "set a key with --api-key (or DUOLOGUE_API_KEYS)"),
+        (("--host", "192.0.2.77", "--no-keys", "--model", "scripted"), "192.0.2.77 is no address of this machine"),
         (("--model", "scripted", "--model-option", "x"), "for --model-option"),
         (("--config", "/nonexistent.toml"), "cannot be read"),
         (("--workers", "auto"), "--workers auto counts the places of a Ray cluster: it needs --ray"),
@@ -205,6 +208,20 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
                 raise AssertionError("the server never said that it is ready")
         finally:
             process.kill()
+
+
+@pytest.mark.realtime
+def test_it_listens_to_the_network_with_a_key_and_lets_nobody_else_in() -> None:
+    arguments = ("--model", "scripted", "--store", "memory:", "--host", "0.0.0.0", "--api-key", "sk-one")
+    with serving(*arguments) as (_, port):
+        url = f"http://127.0.0.1:{port}/v1/models"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(url, timeout=10)
+        assert refused.value.code == 401
+        refused.value.close()
+        asked = urllib.request.Request(url, headers={"Authorization": "Bearer sk-one"})
+        with urllib.request.urlopen(asked, timeout=10) as answer:
+            assert answer.status == 200
 
 
 @pytest.mark.realtime

@@ -20,7 +20,7 @@ from tests.server.test_minicpmo import chunk
 STORM = 1_500
 """Nearly three times the frames that may wait for a socket."""
 
-GA, DUPLEX, MOSHI = "/v1/realtime?model=gpt-realtime", "/v1/realtime?duplex=1&model=any", "/api/chat"
+GA, DUPLEX, MOSHI = "/v1/realtime?model=gpt-realtime", "/v1/realtime?duplex=1&model=scripted", "/api/chat"
 SLOW = Fault(after_s=0.002)
 
 

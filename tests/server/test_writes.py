@@ -44,7 +44,7 @@ async def test_a_delta_and_its_transcript_share_a_write_and_two_of_audio_do_not(
         ours, theirs = trio.testing.memory_stream_pair()
         recorder = Recorder(theirs)
         server.nursery.start_soon(server.application.handle, recorder)
-        client = Client(await wrap_client_stream(nursery, ours, "localhost", "/v1/realtime?model=any"), 24_000)
+        client = Client(await wrap_client_stream(nursery, ours, "localhost", "/v1/realtime?model=scripted"), 24_000)
         await client.until("session.created")
         await client.say()
         done = await client.until("response.done")

@@ -18,6 +18,7 @@ from adapters.wire.dialects import MINICPMO, MOSHI
 from adapters.wire.moshi.encoding import FRAME_SAMPLES, MESSAGE_BYTES_MAX, RATE, MoshiReader
 from adapters.wire.problems import Problem
 from adapters.wire.schema.errors import CODES
+from adapters.wire.seen import Seen
 from tests.wire.stories import Story
 
 SECONDS_MAX = 130
@@ -30,7 +31,7 @@ def taken(dialect: Dialect, message: str | bytes, read: Callable[[Any], Any]) ->
     position = state.position
     try:
         event = read(message)
-        steps = [] if event is None else dialect.translate_event(event, state, 7)
+        steps = [] if event is None else dialect.translate_event(event, Seen.of(state, 7))
     except Problem as problem:
         refused = problem
     else:

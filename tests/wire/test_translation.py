@@ -6,14 +6,16 @@ import base64
 import json
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.wire.dialect import Answer, Ask, Dialect, Step
+from adapters.wire.dialect import Answer, Ask, Dialect, Request, Step
 from adapters.wire.dialects import DUPLEX, OPENAI
 from adapters.wire.fields import DEPTH_MAX, FRAME_BYTES_MAX
 from adapters.wire.problems import Problem
+from adapters.wire.seen import Seen
 from core.session import commands as c
 from core.session.apply import apply
 from core.session.config import AudioFormat, SessionConfig, TurnDetection
@@ -131,6 +133,17 @@ def test_every_configuration_that_is_taken_can_be_shown(dialect: Dialect, sessio
         return
     apply(state, Record(state.position + 1, 1, state.at_ns, ConfigChanged(config)))
     json.dumps(dialect.make_projection().greeting(state, None)[0], allow_nan=False)
+
+
+def test_what_a_thread_reads_of_a_session_does_not_change_with_it() -> None:
+    story = Story(DUPLEX.make_projection(), DUPLEX.defaults)
+    seen = Seen.of(story.state, 7)
+    before = attrs.asdict(seen), hash(seen)
+    story.append()
+    story.ask()
+    assert Seen.of(story.state, 7) != seen
+    assert (attrs.asdict(seen), hash(seen)) == before
+    assert attrs.fields(Request).state.type == "Seen", "and nothing else of the session goes along"
 
 
 # -- audio --------------------------------------------------------------------------------------------------------
@@ -410,7 +423,7 @@ def test_a_bad_setting_is_named(dialect: Dialect, session: dict[str, Any], code:
 
 def test_unknown_settings_come_back_and_secrets_do_not() -> None:
     session = {"my_setting": {"a": [1]}, "ref_audio": "data:audio/wav;base64,AAAA", "extra_body": {"ref_audio": "x"}}
-    config = updated(DUPLEX, session)
+    config = DUPLEX.open_config(session, DUPLEX.defaults)
     shown = json.dumps(DUPLEX.make_projection().greeting(fresh(DUPLEX, config), None))
     assert '"my_setting": {"a": [1]}' in shown
     assert "ref_audio" not in shown

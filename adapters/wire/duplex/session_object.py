@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from adapters.wire.openai.session_object import ECHOED, NAMED_APART, audio_object, tuning_object
+from adapters.wire.seen import turn_state
 from adapters.wire.settings import detection_object, read_echo
 from core.session.state import Phase, Response, SessionState
 
@@ -49,17 +50,6 @@ def session_object(state: SessionState) -> dict[str, Any]:
     }
     shape.update({key: value for key, value in client.items() if key not in shape and key not in NAMED_APART})
     return shape
-
-
-def turn_state(state: SessionState) -> str:
-    """What the conversation is doing, in one word."""
-    if state.input.speech is not None:
-        return "user_speaking"
-    if state.active is not None:
-        return "assistant_playing" if state.active.sent_ms else "assistant_generating"
-    if state.queued:
-        return "user_committed"
-    return "idle"
 
 
 def playback_object(response: Response | None) -> dict[str, int]:

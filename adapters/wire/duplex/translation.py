@@ -9,13 +9,13 @@ import attrs
 
 from adapters.wire import fields
 from adapters.wire.dialect import Answer, Ask, Handler, Request, Step
-from adapters.wire.duplex.session_object import turn_state
 from adapters.wire.images import of_frames, voice_of_data_url
 from adapters.wire.openai import translation as openai
 from adapters.wire.openai.translation import PLAYED_MS_MAX, append_audio, cancel
 from adapters.wire.problems import Problem
 from adapters.wire.schema import names
 from adapters.wire.schema.audio import ENCODING_NAMES
+from adapters.wire.seen import Seen
 from adapters.wire.settings import read_echo
 from adapters.wire.updates import (
     COMMON_SETTERS,
@@ -24,13 +24,14 @@ from adapters.wire.updates import (
     Rules,
     Setter,
     merge,
+    model,
+    no_new_voice,
     set_fields,
     turn_detection,
 )
 from core.ports.store import Body
 from core.session import commands as c
 from core.session.config import IMAGE, TEXT, AudioFormat, SessionConfig
-from core.session.state import SessionState
 
 INPUT_RATE = 16_000
 DEFAULTS = SessionConfig(
@@ -61,7 +62,11 @@ SIGNALS = frozenset(
 
 
 def _model(draft: Draft, value: Any, param: str) -> None:
-    """Any name opens a session (it is the server's model that answers); a later change is refused by the machine."""
+    """Where nobody checks names, any opens a session (it is the server's model that answers), and a later change is refused
+    by the machine."""
+    if draft.rules.served is not None:
+        model(draft, value, param)
+        return
     name = draft.base.model if value is None else fields.text(value, param, chars_max=fields.ID_CHARS_MAX)
     if name != draft.base.model and name != draft.client.setdefault("requested_model", name):
         draft.changes["model"] = name
@@ -117,6 +122,9 @@ def reference_voice(changes: Mapping[str, Any]) -> list[Ask]:
     """The voice that a session is opened with: its own field or the extension's."""
     extra = changes.get("extra_body")
     for where, param in ((changes, "session"), (extra if isinstance(extra, dict) else {}, "session.extra_body")):
+        if where.get("ref_audio_path") is not None:
+            text = "A voice is sent as a data URL in 'ref_audio'; no path of the server's is read."
+            raise Problem("unsupported_ref_audio_path", text, f"{param}.ref_audio_path")
         for name in ("tts_ref_audio", "ref_audio"):
             if where.get(name) is not None:
                 return voice_of_data_url(where[name], f"{param}.{name}")
@@ -125,6 +133,7 @@ def reference_voice(changes: Mapping[str, Any]) -> list[Ask]:
 
 def session_update(request: Request) -> list[Step]:
     changes = session_body(request.payload)
+    no_new_voice(changes)
     return [Ask(c.UpdateConfig(merge(request.state.config, changes, request.rules), request.event_id))]
 
 
@@ -273,8 +282,8 @@ def heartbeat(request: Request) -> list[Step]:
 def event_ack(request: Request) -> list[Step]:
     """Checked, and nothing more: the replay window is bounded by time and size, not by what clients have."""
     value = request.payload.get(names.NUMBER)
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= request.head:
-        text = f"'{names.NUMBER}' is a number between 0 and {request.head}."
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= request.state.head:
+        text = f"'{names.NUMBER}' is a number between 0 and {request.state.head}."
         raise Problem("invalid_event_ack", text, names.NUMBER)
     return []
 
@@ -285,19 +294,19 @@ def turn_signal(request: Request) -> list[Step]:
     inner = request.payload.get("payload") or {}
     if event in ROUTED:
         payload = {**fields.table(inner, "payload"), "type": event}
-        return ROUTED[event](Request(payload, request.event_id, request.state, request.head, request.rules))
+        return ROUTED[event](Request(payload, request.event_id, request.state, request.rules))
     if event not in SIGNALS:
         raise Problem("bad_event", f"No turn signal of that name is known: {event!r}.", "event")
     return [Answer(turn_event(request.state, event))]
 
 
-def turn_event(state: SessionState, event: str) -> dict[str, Any]:
+def turn_event(state: Seen, event: str) -> dict[str, Any]:
     """The answer to a signal: where the conversation stands."""
     return {
         "type": names.TURN_EVENT,
         "session_id": state.session_id,
         "event": event,
-        "turn_state": turn_state(state),
+        "turn_state": state.turn_state,
         "epoch": state.epoch,
     }
 

@@ -12,6 +12,7 @@ from adapters.wire.dialect import NO_GRACE_MS, Ask, Handler, Request, Step
 from adapters.wire.moshi.encoding import RATE
 from adapters.wire.moshi.projection import AUDIO, ERROR, TEXT
 from adapters.wire.problems import Problem
+from adapters.wire.served import unknown_voice, voice_named
 from core.ports.store import Body
 from core.session import commands as c
 from core.session.config import TEXT as TEXT_INPUT
@@ -28,7 +29,6 @@ DEFAULTS = SessionConfig(
 )
 """The lead is short: these clients play all that they were sent, whatever is cut."""
 
-VOICE_SUFFIXES = (".pt", ".wav")
 PROMPT_CHARS_MAX = 16_384
 
 
@@ -62,14 +62,9 @@ def opening(query: Mapping[str, str], voices: tuple[str, ...]) -> Mapping[str, A
         changes["instructions"] = fields.text(prompt, "text_prompt", chars_max=PROMPT_CHARS_MAX)
     wanted = query.get("voice_prompt", "")
     if wanted:
-        names = {name.lower(): name for name in voices}
-        bare = next((wanted.removesuffix(suffix) for suffix in VOICE_SUFFIXES if wanted.endswith(suffix)), wanted)
-        voice = names.get(wanted.lower()) or names.get(bare.lower())
+        voice = voice_named(wanted, voices)
         if voice is None:
-            known = ", ".join(voices) or "none"
-            raise Problem(
-                "invalid_voice", f"'voice_prompt' is the name of a voice; there are: {known}.", "voice_prompt"
-            )
+            raise unknown_voice(wanted, voices, "voice_prompt")
         changes["voice"] = voice
     return changes
 

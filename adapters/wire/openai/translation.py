@@ -15,7 +15,7 @@ from adapters.wire.images import images_of, of_data_url
 from adapters.wire.problems import Problem
 from adapters.wire.schema import names
 from adapters.wire.tools import tool_choice_of, tools_of
-from adapters.wire.updates import COMMON_SETTERS, OUTPUT_TOKENS_MAX, Rules, json_size, merge
+from adapters.wire.updates import COMMON_SETTERS, OUTPUT_TOKENS_MAX, Rules, json_size, merge, no_new_voice
 from core.ports.store import Body
 from core.session import commands as c
 from core.session.config import IMAGE, SessionConfig
@@ -37,6 +37,7 @@ _BODIES = frozenset({"audio", "image_url"})
 
 def session_update(request: Request) -> list[Step]:
     changes = fields.table(fields.required(request.payload, "session"), "session")
+    no_new_voice(changes)
     return [Ask(c.UpdateConfig(merge(request.state.config, changes, request.rules), request.event_id))]
 
 
