@@ -140,7 +140,7 @@ def test_what_a_thread_reads_of_a_session_does_not_change_with_it() -> None:
     seen = Seen.of(story.state, 7)
     before = attrs.asdict(seen), hash(seen)
     story.append()
-    story.ask()
+    story.speech_begins()
     assert Seen.of(story.state, 7) != seen
     assert (attrs.asdict(seen), hash(seen)) == before
     assert attrs.fields(Request).state.type == "Seen", "and nothing else of the session goes along"
