@@ -387,6 +387,8 @@ class RuntimeChanged:
     """Which kinds of input its model takes."""
     can_truncate: bool = False
     """Its lanes can be cut back to what was heard; else they are opened anew."""
+    reads_again: bool = False
+    """Its ear is fed the turns whose transcript the log lacks. No in logs from before it was."""
 
 
 @attrs.frozen

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from core.session import effects as fx
@@ -21,60 +21,73 @@ def effects_of(record: e.Record, state: SessionState) -> tuple[fx.Effect, ...]:
 def _config_changed(event: e.ConfigChanged, state: SessionState) -> tuple[fx.Effect, ...]:
     if not state.runtime_up:
         return ()
-    config = event.config
-    return (
-        fx.ConfigureSession(
-            state.session_id, config.input_format, config.turn_detection, config.tools, config.tool_choice
-        ),
-    )
+    return (_configured(state, (event.config.input_format, event.config.turn_detection)),)
 
 
 def _runtime_changed(event: e.RuntimeChanged, state: SessionState) -> tuple[fx.Effect, ...]:
     if not event.up:
         return ()
-    ear = _Ear(state)
-    return (ear.opened(), *_parts_told(state), *ear.fed(), *_parts_pending(state))
+    cues = _cues(state) if event.reads_again else _cues_of_before(state)
+    opened, *fed = _listened(state, cues)
+    return (opened, *_parts_told(state), *fed, *_parts_pending(state))
 
 
-class _Ear:
-    """What a new worker's ear must hear of a session: committed turns whose transcript the log lacks, so that it reads them,
-    and then what is pending. No turn may be found a second time, so the detector comes only behind the turns; and
-    every chunk is heard in the format that it was sent in."""
+_Setting = tuple[AudioFormat, TurnDetection | None]
+"""How an ear listens."""
 
-    def __init__(self, state: SessionState) -> None:
-        config, side = state.config, state.input
-        self._state = state
-        self._turns, self._pending = side.unread, tuple(side.pending)
-        chunks = (*(chunk for turn in side.unread.values() for chunk in turn.chunks), *self._pending)
-        self._start_ms = chunks[0].start_ms if chunks else side.now_ms
-        self._format = chunks[0].format if chunks else config.input_format
-        self._detection = None if side.unread else config.turn_detection
+_Cue = tuple[_Setting, fx.FeedAudio | fx.CommitTurn]
 
-    def opened(self) -> fx.OpenSession:
-        config = self._state.config
-        return fx.OpenSession(
-            self._state.session_id, self._format, self._detection, self._start_ms, config.tools, config.tool_choice
-        )
 
-    def fed(self) -> Iterator[fx.Effect]:
-        state, config = self._state, self._state.config
-        for item_id, turn in self._turns.items():
-            yield from self._chunks(turn.chunks, None)
-            yield fx.CommitTurn(state.session_id, item_id, turn.start_ms, turn.end_ms)
-        yield from self._chunks(self._pending, config.turn_detection)
-        yield from self._configured(config.input_format, config.turn_detection)
+def _cues(state: SessionState) -> list[_Cue]:
+    """What a new worker's ear must hear: committed turns whose transcript the log lacks, so that it reads them, and then
+    what is pending; each chunk once, and in the format that it was sent in. No turn may be found a second time, so the
+    detector comes only behind the turns, and behind a chunk in which one ended."""
+    config, side = state.config, state.input
+    cues: list[_Cue] = []
+    heard_ms = 0
+    for item_id, turn in side.unread.items():
+        for chunk in turn.chunks:
+            if chunk.start_ms >= heard_ms:
+                cues.append(((chunk.format, None), _feed(state, chunk)))
+                heard_ms = chunk.end_ms
+        setting = cues[-1][0] if cues else (config.input_format, None)
+        cues.append((setting, fx.CommitTurn(state.session_id, item_id, turn.start_ms, turn.end_ms)))
+    for chunk in side.pending:
+        if chunk.start_ms >= heard_ms:
+            detection = config.turn_detection if chunk.start_ms >= side.closed_ms else None
+            cues.append(((chunk.format, detection), _feed(state, chunk)))
+    return cues
 
-    def _chunks(self, chunks: Iterable[Chunk], detection: TurnDetection | None) -> Iterator[fx.Effect]:
-        state = self._state
-        for chunk in chunks:
-            yield from self._configured(chunk.format, detection)
-            yield fx.FeedAudio(state.session_id, state.epoch, chunk.digest, chunk.start_ms, chunk.audio_ms)
 
-    def _configured(self, sound: AudioFormat, detection: TurnDetection | None) -> Iterator[fx.ConfigureSession]:
-        if (sound, detection) != (self._format, self._detection):
-            self._format, self._detection = sound, detection
-            config = self._state.config
-            yield fx.ConfigureSession(self._state.session_id, sound, detection, config.tools, config.tool_choice)
+def _cues_of_before(state: SessionState) -> list[_Cue]:
+    """The same for logs that were written before such turns were read again: what is pending, and no more."""
+    usual = (state.config.input_format, state.config.turn_detection)
+    return [(usual, _feed(state, chunk)) for chunk in state.input.pending]
+
+
+def _listened(state: SessionState, cues: Sequence[_Cue]) -> Iterator[fx.Effect]:
+    """The ear is opened, set before each cue as that wants it, and in the end as the session does."""
+    config = state.config
+    usual = (config.input_format, config.turn_detection)
+    feeds = (cue for _, cue in cues if isinstance(cue, fx.FeedAudio))
+    start_ms = next((feed.start_ms for feed in feeds), state.input.now_ms)
+    sound, detection = present = cues[0][0] if cues else usual
+    yield fx.OpenSession(state.session_id, sound, detection, start_ms, config.tools, config.tool_choice)
+    for setting, cue in cues:
+        if setting != present:
+            yield _configured(state, setting)
+        present = setting
+        yield cue
+    if present != usual:
+        yield _configured(state, usual)
+
+
+def _configured(state: SessionState, setting: _Setting) -> fx.ConfigureSession:
+    return fx.ConfigureSession(state.session_id, *setting, state.config.tools, state.config.tool_choice)
+
+
+def _feed(state: SessionState, chunk: Chunk) -> fx.FeedAudio:
+    return fx.FeedAudio(state.session_id, state.epoch, chunk.digest, chunk.start_ms, chunk.audio_ms)
 
 
 def _parts_told(state: SessionState) -> tuple[fx.FeedPart, ...]:

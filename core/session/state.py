@@ -176,6 +176,11 @@ class Chunk:
     audio_ms: int
     format: AudioFormat
 
+    @property
+    def end_ms(self) -> int:
+        """Where it ends on the input clock."""
+        return self.start_ms + self.audio_ms
+
 
 @attrs.frozen
 class UnreadTurn:
@@ -184,11 +189,8 @@ class UnreadTurn:
     start_ms: int
     end_ms: int
     chunks: tuple[Chunk, ...]
-
-    @property
-    def size_bytes(self) -> int:
-        """Of its audio."""
-        return sum(chunk.size_bytes for chunk in self.chunks)
+    size_bytes: int
+    """Of its audio."""
 
 
 @attrs.define
@@ -216,7 +218,9 @@ class Input:
     pending: deque[Chunk] = attrs.field(factory=deque)
     pending_bytes: int = 0
     unread: dict[str, UnreadTurn] = attrs.field(factory=dict)
-    """By item id, in order. Invariant: no chunk is in two turns, nor in one and pending."""
+    """By item id, in order. A chunk in which a turn ends is in that turn, and in what follows it too."""
+    closed_ms: int = 0
+    """Where the newest turn ended."""
     heard_speech: bool = False
     """Something of the pending input may be speech: not all of it came with the client's hint that it is none."""
     speech: Speech | None = None

@@ -56,7 +56,39 @@ def parts() -> Sequence[StoredBatch]:
     return trio.run(_parts, clock=trio.testing.MockClock(autojump_threshold=0))
 
 
-LOGS: dict[str, Callable[[], Sequence[StoredBatch]]] = {"v1_duplex": lambda: record()[0], "v1_parts": parts}
+async def _read_again() -> Sequence[StoredBatch]:
+    """A worker dies between a turn's commit and its transcript, and the next one reads that turn. Beside it stands a log
+    of a server that did not do so yet (``v1_lost_turn``: nothing records that any more)."""
+    async with (
+        open_test_server(answer_units=6, rtf=0.5, hear_ms=300) as server,
+        server.connect("/v1/realtime?duplex=1&model=m", 16_000) as client,
+    ):
+        await client.send("session.update", session={"turn_detection": None})
+        await client.say()
+        await client.send("input.commit")
+        await client.until("input_audio_buffer.committed")
+        server.supervisor._ports.runtime.kill_worker()  # type: ignore[attr-defined]
+        await client.until("response.done")
+        await client.say()
+        await client.send("input.commit")
+        await client.until("response.done")
+        await client.send("session.close")
+        await client.closed()
+        (session,) = [event["session"]["id"] for event in client.seen if event["type"] == "session.created"]
+        await trio.sleep(1)
+        return await server.store.read(session, limit=10**6)
+
+
+def read_again() -> Sequence[StoredBatch]:
+    """See ``_read_again``."""
+    return trio.run(_read_again, clock=trio.testing.MockClock(autojump_threshold=0))
+
+
+LOGS: dict[str, Callable[[], Sequence[StoredBatch]]] = {
+    "v1_duplex": lambda: record()[0],
+    "v1_parts": parts,
+    "v1_read_again": read_again,
+}
 
 
 def main(names: Sequence[str]) -> None:

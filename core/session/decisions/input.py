@@ -194,7 +194,8 @@ def _close_turn(state: SessionState, speech: Speech, command: c.SpeechFinished) 
     respond = detection is not None and detection.create_response and not said_nothing
     if respond and len(state.queued) >= state.config.max_pending_commits:
         respond = False
-    end_ms = max(state.input.now_ms, command.end_ms)
+    # What came in since, while the words were being read, is the next turn's.
+    end_ms = max(speech.start_ms, command.end_ms)
     made: list[e.Event] = [
         e.Commit(speech.item_id, "detector", speech.start_ms, end_ms, not said_nothing, respond, command.segment)
     ]

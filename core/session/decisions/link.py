@@ -83,7 +83,7 @@ def gain_runtime(ctx: Context, command: c.GainRuntime) -> Decision:
 
 
 def _runtime_up(command: c.GainRuntime) -> e.RuntimeChanged:
-    return e.RuntimeChanged(True, "", command.lane_tokens_max, command.inputs, command.can_truncate)
+    return e.RuntimeChanged(True, "", command.lane_tokens_max, command.inputs, command.can_truncate, reads_again=True)
 
 
 def _ear_lost(ctx: Context) -> tuple[e.Event, ...]:

@@ -28,7 +28,9 @@ def append(state: SessionState, event: e.Append, at_ns: int) -> None:
         return
     side.samples += event.samples
     side.now_ms = event.start_ms + event.audio_ms
-    sound = AudioFormat(event.encoding, event.rate)
+    usual = state.config.input_format
+    same = event.rate == usual.rate and event.encoding == usual.encoding
+    sound = usual if same else AudioFormat(event.encoding, event.rate)
     side.pending.append(Chunk(event.digest, event.size_bytes, event.start_ms, event.audio_ms, sound))
     side.pending_bytes += event.size_bytes
     if event.is_speech is not False:
@@ -66,6 +68,7 @@ def overlap_decided(state: SessionState, event: e.OverlapDecided, at_ns: int) ->
 
 def commit(state: SessionState, event: e.Commit, at_ns: int) -> None:
     taken = _take_input(state, event.end_ms)
+    state.input.closed_ms = state.input.taken_ms
     typed, images = take_pending(state.input)
     state.input.heard_speech = False
     if event.by == "client":
@@ -102,10 +105,12 @@ def input_transcript(state: SessionState, event: e.InputTranscript, at_ns: int) 
 
 def _keep_unread(side: Input, event: e.Commit, taken: list[Chunk]) -> None:
     """Until its transcript comes, the turn is what a new worker must hear. Of too many, the oldest are read by nobody."""
-    chunks = tuple(chunk for chunk in taken if chunk.start_ms + chunk.audio_ms > event.start_ms)
-    side.unread[event.item_id] = UnreadTurn(event.start_ms, event.end_ms, chunks)
+    shared = [side.pending[0]] if side.pending and side.pending[0].start_ms < side.closed_ms else []
+    chunks = tuple([chunk for chunk in (*taken, *shared) if chunk.start_ms + chunk.audio_ms > event.start_ms])
+    size_bytes = sum([chunk.size_bytes for chunk in chunks])
+    side.unread[event.item_id] = UnreadTurn(event.start_ms, event.end_ms, chunks, size_bytes)
     while len(side.unread) > UNREAD_TURNS_MAX or (
-        len(side.unread) > 1 and sum(turn.size_bytes for turn in side.unread.values()) > UNREAD_BYTES_MAX
+        len(side.unread) > 1 and sum([turn.size_bytes for turn in side.unread.values()]) > UNREAD_BYTES_MAX
     ):
         del side.unread[next(iter(side.unread))]
 
@@ -114,8 +119,12 @@ def _take_input(state: SessionState, upto_ms: int) -> list[Chunk]:
     """The input up to ``upto_ms`` is no longer pending; a chunk leaves once all of it is taken. Those that left."""
     side = state.input
     side.taken_ms = max(side.taken_ms, min(upto_ms, side.now_ms))
-    taken = []
-    while side.pending and side.pending[0].start_ms + side.pending[0].audio_ms <= side.taken_ms:
-        taken.append(side.pending.popleft())
-        side.pending_bytes -= taken[-1].size_bytes
+    if side.taken_ms == side.now_ms:
+        taken = list(side.pending)
+        side.pending.clear()
+    else:
+        taken = []
+        while side.pending and side.pending[0].end_ms <= side.taken_ms:
+            taken.append(side.pending.popleft())
+    side.pending_bytes -= sum([chunk.size_bytes for chunk in taken])
     return taken

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
-from core.session.config import AUDIO
 from core.session.history import history
 from core.session.machine import Step
 from core.session.state import (
@@ -42,6 +41,7 @@ def check_parts(world: World, command: c.Command, result: Step) -> None:
     for record in result.records:
         if isinstance(record.event, e.Append) and isinstance(command, c.AppendAudio | c.AppendPart):
             assert record.event.kind in state.inputs, "told: input of a kind that the model does not take"
+    check_turns(world, result)
     for effect in result.effects:
         _check_told(world, effect)
 
@@ -60,13 +60,17 @@ def _check_told(world: World, effect: fx.Effect) -> None:
 
 def _check_heard(world: World, effect: fx.Effect) -> None:
     """A worker hears nothing twice, and all of a turn before that is closed; and a turn whose transcript is not there is
-    closed for it before it is asked about it."""
+    closed for it before it is asked about it. Its detector hears nothing of a turn that is closed."""
     if isinstance(effect, fx.OpenSession):
         world.heard_ms = 0
         world.heard.clear()
         world.closed.clear()
+        world.detecting = effect.turn_detection is not None
+    elif isinstance(effect, fx.ConfigureSession):
+        world.detecting = effect.turn_detection is not None
     elif isinstance(effect, fx.FeedAudio):
         assert effect.start_ms >= world.heard_ms, f"told: {effect} again, up to {world.heard_ms} ms were heard"
+        assert not world.detecting or effect.start_ms >= world.closed_ms, f"told: {effect} is found twice"
         world.heard_ms = effect.start_ms + effect.audio_ms
         world.heard.add((effect.start_ms, effect.digest))
     elif isinstance(effect, fx.CommitTurn):
@@ -74,17 +78,35 @@ def _check_heard(world: World, effect: fx.Effect) -> None:
         world.closed.add(effect.item_id)
         unheard = [
             sound
-            for sound in world.events(e.Append)
-            if sound.kind == AUDIO
-            and sound.audio_ms
-            and effect.start_ms <= sound.start_ms
-            and sound.start_ms + sound.audio_ms <= effect.end_ms
+            for sound in _said_before(world, effect.item_id)
+            if sound.start_ms < effect.end_ms
+            and effect.start_ms < sound.start_ms + sound.audio_ms
             and (sound.start_ms, sound.digest) not in world.heard
         ]
         assert not unheard, f"told: {effect.item_id} is closed without {unheard}"
     elif isinstance(effect, fx.OpenLane | fx.Respond) and _all_unread_is_kept(world):
         asked = {turn.item_id for turn in effect.history if turn.text is None}
         assert asked <= world.closed, f"told: {asked - world.closed} were never heard by this worker"
+
+
+def _said_before(world: World, turn: str) -> list[e.Append]:
+    """All audio that had come in when ``turn`` was committed."""
+    sounds: list[e.Append] = []
+    for record in world.records:
+        match record.event:
+            case e.Append(kind="audio"):
+                sounds.append(record.event)
+            case e.Commit(item_id=item_id) if item_id == turn:
+                break
+    return sounds
+
+
+def check_turns(world: World, result: Step) -> None:
+    """told: no turn takes what the detector did not say to be its own."""
+    for record in result.records:
+        if isinstance(record.event, e.Commit) and record.event.by == "detector":
+            (stopped,) = [r.event for r in result.records if isinstance(r.event, e.SpeechStopped)]
+            assert record.event.end_ms <= max(stopped.end_ms, record.event.start_ms), "told: another turn's words"
 
 
 def _all_unread_is_kept(world: World) -> bool:

@@ -6,7 +6,8 @@ import attrs
 
 from core.session import commands as c
 from core.session import effects as fx
-from core.session.config import INPUT_KINDS, AudioFormat
+from core.session import events as e
+from core.session.config import INPUT_KINDS, AudioFormat, TurnDetection
 from core.session.machine import Step
 from core.session.state import UNREAD_BYTES_MAX, UNREAD_TURNS_MAX
 from tests.core.session.world import RATE, SERVER_VAD, World
@@ -49,6 +50,55 @@ def test_a_turn_is_fed_to_every_new_worker_until_its_transcript_comes() -> None:
         assert told(new_worker(world)) == [(RATE, False), 0, asked]
     world.do(c.TurnHeard(asked, ""))
     assert told(new_worker(world)) == [(RATE, False)]
+
+
+def late_end(world: World) -> str:
+    """A turn that ended at 250 ms, in the middle of the second chunk, as the detector says at 300 ms. Its item."""
+    world.say(100)
+    world.do(c.SpeechHeard(1, 0))
+    world.say(200)
+    world.do(c.SpeechFinished(1, 0, 250, None))
+    (turn,) = world.state.input.unread
+    return turn
+
+
+def test_a_chunk_in_which_a_turn_ends_is_fed_before_that_is_closed_and_no_second_time() -> None:
+    world = World(SERVER_VAD)
+    turn = late_end(world)
+    world.say(100)
+    assert told(new_worker(world)) == [(RATE, False), 0, 100, turn, (RATE, True), 300]
+
+
+def test_what_is_left_of_a_turn_that_was_read_is_not_found_again() -> None:
+    world = World(SERVER_VAD)
+    world.do(c.TurnHeard(late_end(world), "a question"))
+    assert told(new_worker(world)) == [(RATE, False), 100, (RATE, True)]
+    world.say(100)
+    assert told(new_worker(world)) == [(RATE, False), 100, (RATE, True), 300]
+
+
+def test_what_is_said_while_a_turn_is_being_read_is_the_next_ones() -> None:
+    world = World(attrs.evolve(SERVER_VAD, turn_detection=TurnDetection(create_response=False)))
+    first = late_end(world)
+    world.do(c.SpeechHeard(2, 290))
+    (_, second) = world.events(e.SpeechStarted)
+    assert second.start_ms == 250, "the padding reaches back to the first turn's end"
+    world.say(100)
+    world.do(c.SpeechFinished(2, 290, 400, None))
+    turns = world.state.input.unread
+    assert list(turns) == [first, second.item_id]
+    assert [[chunk.start_ms for chunk in turn.chunks] for turn in turns.values()] == [[0, 100], [100, 300]]
+    assert told(new_worker(world)) == [(RATE, False), 0, 100, first, 300, second.item_id, (RATE, True)]
+
+
+def test_an_ear_that_is_ahead_of_a_silent_client_closes_the_turn_before_what_comes_then() -> None:
+    world = World(SERVER_VAD)
+    world.say(200)
+    world.do(c.SpeechHeard(1, 0))
+    world.do(c.SpeechFinished(1, 0, 500, None))
+    (turn,) = world.state.input.unread
+    world.say(100)
+    assert told(new_worker(world)) == [(RATE, False), 0, turn, (RATE, True), 200]
 
 
 def test_a_turn_that_was_deleted_is_not_read() -> None:

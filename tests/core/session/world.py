@@ -104,6 +104,10 @@ class World:
         """Audio that this worker was fed: where each chunk begins, and its digest."""
         self.heard_ms = 0
         """Where the last of it ends."""
+        self.said_ms = self.closed_ms = 0
+        """How much came in, and how much of that is some turn's or older."""
+        self.detecting = False
+        """Its detector listens."""
         self.closed: set[str] = set()
         """Turns that were closed for this worker."""
         self.transcribed: set[str] = set()
@@ -339,6 +343,9 @@ class World:
                 self.played_out_ns = 0
             case e.Commit():
                 self.spoke_ms[event.item_id] = event.end_ms - event.start_ms
+                self.closed_ms = max(self.closed_ms, min(event.end_ms, self.said_ms))
+            case e.Append(kind="audio"):
+                self.said_ms = event.start_ms + event.audio_ms
             case e.InputTranscript():
                 self.transcribed.add(event.item_id)
             case e.ItemCreated():
