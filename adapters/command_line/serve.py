@@ -95,10 +95,8 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
 @worker_flags
 @click.option(
     "--max-sessions",
-    default=64,
-    show_default=True,
     type=click.IntRange(1),
-    help="Conversations at a time, if the workers have room for so many.",
+    help="Conversations at a time, at most.  [as many as the workers have room for]",
 )
 @click.option(
     "--queue-max",

@@ -97,6 +97,12 @@ class Admission:
         """How many wait."""
         return len(self._line)
 
+    @property
+    def is_full(self) -> bool:
+        """Whether a newcomer is sent away: no session is free, and no place in the line. True of the instant only."""
+        free = self._supervisor.has_room and not self._line
+        return not free and len(self._line) >= self.limits.queue_max
+
     def live(self, key: str) -> int:
         """Sessions of ``key``, those being opened included."""
         self._settle()

@@ -39,6 +39,7 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 """The WebSocket layer's bound, above the dialects' own: those answer with an error, this one closes with 1009."""
 
 STORE_UNAVAILABLE = "store_unavailable"
+SESSIONS_FULL = "sessions_full"
 RECEIVE_BYTES = 64 * 1024
 MESSAGES_AHEAD = 2
 REALTIME_PATH = "/v1/realtime"
@@ -147,9 +148,19 @@ class Application:
         reason = self.not_ready()
         if reason is None:
             return json_response(200, {"ready": True})
-        fault = self.service.supervisor.store_fault if self.service is not None else None
-        detail = {"detail": fault} if fault is not None and reason == STORE_UNAVAILABLE else {}
-        return json_response(503, {"ready": False, "reason": reason, **detail}, RETRY)
+        detail = self._detail(reason)
+        return json_response(503, {"ready": False, "reason": reason, **({"detail": detail} if detail else {})}, RETRY)
+
+    def _detail(self, reason: str) -> str | None:
+        """More on a reason, for a person."""
+        if self.service is None:
+            return None
+        if reason == STORE_UNAVAILABLE:
+            return self.service.supervisor.store_fault
+        if reason != SESSIONS_FULL:
+            return None
+        held, worker = self.service.supervisor.statistics(), self.service.runtime.statistics()
+        return f"{held.sessions} of {held.sessions_max} sessions, {worker.workers_up} of {worker.workers} workers up"
 
     def not_ready(self) -> str | None:
         """Why no new session can be opened now, None when one can."""
@@ -161,7 +172,7 @@ class Application:
             return "runtime_restarting"
         if self.service.supervisor.store_fault is not None:
             return STORE_UNAVAILABLE
-        return None
+        return SESSIONS_FULL if self.service.admission.is_full else None
 
     def _metrics(self, request: Request) -> Response:
         return Response(200, self.metrics.render(), CONTENT_TYPE)

@@ -23,7 +23,8 @@ class ServerSettings:
     model: str = "cascade"
     model_aliases: tuple[str, ...] = OPENAI_MODELS
     """Other names, as patterns, under which clients may ask for it."""
-    sessions_max: int = 64
+    sessions_max: int | None = None
+    """None: as many as the workers have room for."""
     connections_max: int = 1_024
     """Open TCP connections, whatever they do; one more is turned away."""
     drain_s: float = 30.0

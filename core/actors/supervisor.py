@@ -53,6 +53,10 @@ class SessionsFull(Exception):
         self.limit = limit
 
 
+WITHOUT_WORKERS_MAX = 64
+"""While no worker is up, so many sessions may wait for one."""
+
+
 class Draining(Exception):
     """The server is shutting down and opens no session."""
 
@@ -78,7 +82,7 @@ class Supervisor:
         server_id: str,
         nursery: trio.Nursery,
         make_projection: MakeProjection,
-        sessions_max: int,
+        sessions_max: int | None,
         make_token: Callable[[], str],
         make_id: Callable[[], str],
     ) -> None:
@@ -115,9 +119,10 @@ class Supervisor:
 
     @property
     def sessions_max(self) -> int:
-        """So many may live here now: the operator's limit, or what the workers that are up can hold."""
+        """So many may live here now: what the workers that are up can hold together, or the operator's limit."""
         capabilities = self._ports.runtime.capabilities
-        return self._sessions_max if capabilities is None else min(self._sessions_max, capabilities.sessions_max)
+        room = WITHOUT_WORKERS_MAX if capabilities is None else capabilities.sessions_max
+        return room if self._sessions_max is None else min(self._sessions_max, room)
 
     @property
     def has_room(self) -> bool:
@@ -390,7 +395,7 @@ async def open_supervisor(
     *,
     server_id: str,
     make_projection: MakeProjection,
-    sessions_max: int = 64,
+    sessions_max: int | None = None,
     make_token: Callable[[], str] = lambda: secrets.token_urlsafe(TOKEN_BYTES),
     make_id: Callable[[], str] = lambda: f"duplex-{secrets.token_hex(16)}",
 ) -> AsyncIterator[Supervisor]:

@@ -161,7 +161,8 @@ class EngineStatistics:
 
 class LaneError(Exception):
     """This lane cannot do that; others are not touched. ``code`` is stable: ``lane_unknown``, ``lane_exists``,
-    ``lane_busy``, ``lane_full``, ``lane_stalled``, ``bad_embedding``, ``bad_unit``, ``bad_position``, ``model_error``."""
+    ``lane_busy``, ``lane_full``, ``lane_stalled``, ``bad_embedding``, ``bad_unit``, ``bad_position``, ``model_error``,
+    ``engine_fault`` (what nobody foresaw, between us and the engine)."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)

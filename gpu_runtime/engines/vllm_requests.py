@@ -35,6 +35,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError, EngineGenerateError
 from vllm.v1.metrics.loggers import StatLoggerBase
 
+from core.ports.described import kind
 from gpu_runtime.engines.port import Embeddings, EngineLimits, EngineLost, LaneError, Part, Tokens
 from gpu_runtime.engines.requests import Piece, Sampling
 from gpu_runtime.engines.vllm_options import (
@@ -47,6 +48,7 @@ from gpu_runtime.engines.vllm_options import (
     is_known,
 )
 from gpu_runtime.engines.vllm_plugin import MODALITY, register
+from gpu_runtime.faults import tell_fault
 from gpu_runtime.plugin import ModelUnavailable
 
 PLACEHOLDER = 0
@@ -54,9 +56,6 @@ PLACEHOLDER = 0
 
 CLOSE_S = 10.0
 """How long vLLM may take to take a request's end; a lane does not wait for longer."""
-
-PIECES_MAX = 4_096
-"""Tokens that may wait for their reader; a chunk decodes fewer."""
 
 CHUNKS_MAX = 64
 """Chunks that may wait until vLLM has taken those before; all but the last were cut."""
@@ -189,13 +188,28 @@ class _Chunk:
     given: StreamingInput
     after: asyncio.Task[None] | None
     """The cut of an earlier one, of which vLLM is to hear first."""
-    pieces: asyncio.Queue[Piece | LaneError | EngineLost] = attrs.field(factory=lambda: asyncio.Queue(PIECES_MAX))
+    tokens_max: int
+    """So many it may decode."""
+    pieces: asyncio.Queue[Piece | LaneError | EngineLost] = attrs.field(init=False)
+    """Holds all of it, so that nothing has to wait: each piece brings a token, or is the end."""
+    over: bool = False
+    """The end was told; nobody reads on."""
     taken: asyncio.Event = attrs.field(factory=asyncio.Event)
     """vLLM has it."""
 
+    def __attrs_post_init__(self) -> None:
+        self.pieces = asyncio.Queue(self.tokens_max + 1)
+
     def tell(self, piece: Piece | LaneError | EngineLost) -> None:
-        if not self.pieces.full():
-            self.pieces.put_nowait(piece)
+        """Raises LaneError when vLLM gave more than it was asked for; none of it is told then, rather than some."""
+        if self.over:
+            return
+        if self.pieces.full():
+            while not self.pieces.empty():
+                self.pieces.get_nowait()
+            raise LaneError("engine_fault", f"vLLM gave more than the {self.tokens_max} tokens that it was asked for")
+        self.over = not isinstance(piece, Piece) or bool(piece.finish)
+        self.pieces.put_nowait(piece)
 
 
 class VllmRequest:
@@ -230,7 +244,8 @@ class VllmRequest:
             return
         number = self._chunk.number + 1 if self._chunk is not None else 1
         params = _params(sampling, number, keep_tokens)
-        chunk = _Chunk(number, StreamingInput(self._owner.prompt(parts), params), self._cutting)
+        given = StreamingInput(self._owner.prompt(parts), params)
+        chunk = _Chunk(number, given, self._cutting, sampling.max_new_tokens)
         try:
             self._chunks.put_nowait(chunk)
         except asyncio.QueueFull:
@@ -241,6 +256,7 @@ class VllmRequest:
         if self._reader is None:
             self._owner._open.add(self)
             self._reader = asyncio.create_task(self._read(params), name=f"vllm {self._name}")
+            self._reader.add_done_callback(self._over)
         while True:
             piece = await chunk.pieces.get()
             if not isinstance(piece, Piece):
@@ -256,6 +272,7 @@ class VllmRequest:
         self._running = False
         self._chunk.tell(Piece((), "aborted"))
         self._cutting = asyncio.create_task(self._cut(self._chunk), name=f"cut {self._name}")
+        self._cutting.add_done_callback(self._over)
 
     async def close(self) -> None:
         """See Request."""
@@ -284,7 +301,8 @@ class VllmRequest:
                 piece = _piece(output)
                 number, ids = after_boundary(piece.ids)
                 self._heard = number or self._heard
-                if self._running and self._chunk is not None and self._heard == self._chunk.number:
+                told = ids or piece.finish
+                if told and self._running and self._chunk is not None and self._heard == self._chunk.number:
                     self._running = not piece.finish
                     self._chunk.tell(attrs.evolve(piece, ids=ids))
             self._fail(LaneError("model_error", "vLLM ended the request by itself"))
@@ -297,6 +315,13 @@ class VllmRequest:
         finally:
             if self._cutting is not None:
                 self._cutting.cancel()
+
+    def _over(self, task: asyncio.Task[None]) -> None:
+        """What nobody foresaw ends the request at once, and by its own name: unheard, it would be a minute's silence."""
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            tell_fault(error)
+            self._fail(LaneError("engine_fault", f"the traffic with vLLM failed: {kind(error)}"))
 
     async def _stream(self) -> AsyncGenerator[StreamingInput, None]:
         while True:

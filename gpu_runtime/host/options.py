@@ -20,6 +20,8 @@ class WorkerOptions:
     """Before the first restart, the second ...; the last one is for all that follow."""
     healthy_after_s: float = 60.0
     """A worker that was ready for so long starts the delays from the beginning when it dies."""
+    spread_s: float = 5.0
+    """When all workers died: how long the first one that is up again leaves the others' part of the sessions to them."""
     queue_items_max: int = 8_192
     queue_bytes_max: int = 32 * 1024 * 1024
     session_items_max: int = 1_024

@@ -99,6 +99,8 @@ class WorkerRuntime:
             for number, start in enumerate(starters)
         ]
         self._ready = trio.Event()
+        self._expecting = trio.Event()
+        """Sessions wait for a worker although another has room: not for long."""
         self._opened = False
 
     @property
@@ -201,6 +203,15 @@ class WorkerRuntime:
             for number, keeper in enumerate(self._keepers):
                 nursery.start_soon(keeper.run, settings, partial(on_failure, number))
             nursery.start_soon(report)
+            nursery.start_soon(self._expect)
+
+    async def _expect(self) -> None:
+        while True:
+            await self._expecting.wait()
+            await trio.sleep(self._options.spread_s)
+            self._expecting = trio.Event()
+            self._placement.expect_no_more()
+            self._settle()
 
     async def _close(self) -> None:
         """Let the workers go, and give them the time that the options say. What is left is killed by the caller's
@@ -244,6 +255,8 @@ class WorkerRuntime:
             capabilities = self._keepers[worker].capabilities
             assert capabilities is not None
             self._routes.tell(session, RuntimeReady(capabilities))
+        if self._placement.expecting:
+            self._expecting.set()
 
 
 async def _then_cancel(wait: Callable[[], Any], scope: trio.CancelScope) -> None:

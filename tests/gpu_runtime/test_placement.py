@@ -58,6 +58,36 @@ def test_whoever_lost_a_worker_comes_before_those_who_never_had_one() -> None:
     assert made.place_waiting() == [("c", 0), ("d", 0)]
 
 
+def test_when_all_have_died_the_first_that_is_back_leaves_the_others_their_part() -> None:
+    made = placement(8, 8, 8)
+    names = [f"s{number}" for number in range(6)]
+    assert [made.add(name) for name in names] == [0, 1, 2, 0, 1, 2]
+    for worker in (2, 1, 0):
+        made.wait(made.lose(worker))
+    made.gain(1, 8)
+    assert [worker for _, worker in made.place_waiting()] == [1, 1]
+    assert made.expecting
+    assert made.add("late") is None, "it came last"
+    made.gain(0, 8)
+    made.place_waiting()
+    assert [made.held(worker) for worker in range(3)] == [3, 3, 0]
+    assert made.expecting
+    made.expect_no_more()
+    assert [name for name, _ in made.place_waiting()] == ["late"]
+    assert not made.expecting
+    made.gain(2, 8)
+    assert made.add("newcomer") == 2
+
+
+def test_when_one_has_died_the_others_take_its_sessions_at_once() -> None:
+    made = placement(8, 8)
+    for name in "abcd":
+        made.add(name)
+    made.wait(made.lose(0))
+    assert [worker for _, worker in made.place_waiting()] == [1, 1]
+    assert not made.expecting
+
+
 def test_one_who_left_while_it_was_told_of_its_loss_does_not_wait() -> None:
     made = placement(1)
     made.add("a")
@@ -72,6 +102,7 @@ STEPS = st.lists(
         st.tuples(st.just("remove"), st.integers(0, 9)),
         st.tuples(st.just("lose"), st.integers(0, 2)),
         st.tuples(st.just("gain"), st.integers(0, 2)),
+        st.tuples(st.just("expect_no_more"), st.just(0)),
     ),
     max_size=40,
 )
@@ -98,6 +129,8 @@ def test_no_worker_is_overfull_nobody_moves_and_nobody_waits_beside_room(
             touched = {int(name[1:]) for name in lost}
             made.wait(lost)
             up.discard(number)
+        elif step == "expect_no_more":
+            made.expect_no_more()
         elif number not in up:
             made.gain(number, rooms[number])
             up.add(number)
@@ -109,4 +142,5 @@ def test_no_worker_is_overfull_nobody_moves_and_nobody_waits_beside_room(
         assert all(held[worker] == made.held(worker) <= rooms[worker] for worker in range(3))
         assert set(held) <= up
         assert made.waiting == sum(worker is None for worker in here.values())
-        assert not made.waiting or all(made.held(worker) == rooms[worker] for worker in up)
+        full = all(made.held(worker) == rooms[worker] for worker in up)
+        assert made.expecting == (bool(made.waiting) and not full), "nobody waits beside room for good"

@@ -31,6 +31,16 @@ def on(runtime: WorkerRuntime, worker: int, callers: list[Caller]) -> list[Calle
     return [caller for caller in callers if runtime.worker_of(caller.session) == worker]
 
 
+async def settled(runtime: WorkerRuntime, restarts: int, up: int) -> None:
+    """So many workers were started again, so many are up, and every session has a place."""
+    with trio.fail_after(60):
+        while True:
+            now = runtime.statistics()
+            if (now.restarts, now.workers_up, now.sessions_waiting) == (restarts, up, 0):
+                return
+            await trio.sleep(0.02)
+
+
 async def test_a_loss_is_told_to_the_sessions_of_that_worker_only() -> None:
     async with open_worker("scripted", QUICK, workers=2) as runtime:
         await runtime.wait_ready(2)
@@ -98,6 +108,29 @@ async def test_without_room_they_wait_and_whoever_has_a_conversation_comes_first
         assert not late.of(RuntimeLost)
         assert runtime.statistics().sessions_waiting == 0
         assert not kept[1].got
+
+
+async def test_when_all_die_at_once_nobody_is_piled_on_the_first_that_is_back() -> None:
+    async with open_worker("scripted", QUICK, workers=2, options=WorkerOptions(spread_s=60.0)) as runtime:
+        await runtime.wait_ready(2)
+        callers = [Caller(runtime, f"s{number}") for number in range(6)]
+        for worker in range(2):
+            runtime.kill_worker(worker)
+        await settled(runtime, restarts=2, up=2)
+        assert [len(on(runtime, worker, callers)) for worker in range(2)] == [3, 3]
+
+
+async def test_who_does_not_come_back_is_not_waited_for_long() -> None:
+    options = WorkerOptions(spread_s=0.2, restart_delays_s=(0.0, 3_600.0))
+    async with open_worker("scripted", QUICK, workers=2, options=options) as runtime:
+        await runtime.wait_ready(2)
+        runtime.kill_worker(1)
+        await settled(runtime, restarts=1, up=2)
+        callers = [Caller(runtime, f"s{number}") for number in range(4)]
+        for worker in range(2):  # the second one's next life is an hour away
+            runtime.kill_worker(worker)
+        await settled(runtime, restarts=2, up=1)
+        assert len(on(runtime, 0, callers)) == 4
 
 
 async def test_a_sink_that_leaves_while_it_is_told_of_the_loss_disturbs_nobody() -> None:

@@ -203,8 +203,8 @@ async def resume(client: Client, session_id: str, token: str, number: int) -> No
     )
 
 
-@pytest.mark.parametrize(("server_max", "model_max"), [(1, 64), (64, 1)])
-async def test_a_full_server_says_so_and_when_to_come_back(server_max: int, model_max: int) -> None:
+@pytest.mark.parametrize(("server_max", "model_max"), [(1, 64), (64, 1), (None, 1)])
+async def test_a_full_server_says_so_and_when_to_come_back(server_max: int | None, model_max: int) -> None:
     """Full is what the operator says, or what the workers that are up can hold."""
     settings = ServerSettings(model="scripted", sessions_max=server_max)
     async with open_test_server(settings, sessions_max=model_max) as server, server.connect(GA) as first:

@@ -11,6 +11,7 @@ import trio
 import trio.testing
 
 from adapters import page
+from adapters.server.admission import Limits
 from adapters.server.application import Application
 from adapters.server.metrics import Metrics
 from adapters.server.settings import ServerSettings, is_loopback
@@ -107,6 +108,36 @@ async def test_a_store_that_takes_no_writes_makes_the_server_unready_until_it_do
         server.store.policy = no_faults
         while (await server.get("/readyz"))[0] != 200:
             await trio.sleep(0.1)
+
+
+@pytest.mark.parametrize("queue_max", [0, 1])
+async def test_a_server_with_no_place_left_is_not_ready_until_there_is_one(queue_max: int) -> None:
+    settings = ServerSettings(model="scripted", limits=Limits(queue_max=queue_max))
+    async with open_test_server(settings, sessions_max=1) as server:
+        service = server.application.service
+        assert service is not None
+        async with server.connect() as client, trio.open_nursery() as nursery:
+            await client.receive()
+            for _ in range(queue_max):
+                assert (await server.get("/readyz"))[0] == 200, "whoever comes now may wait in line"
+                nursery.start_soon(wait_in_line, server)
+                while service.admission.queue_length < queue_max:
+                    await trio.sleep(0.1)
+            status, headers, body = await server.get("/readyz")
+            assert (status, json.loads(body)) == (
+                503,
+                {"ready": False, "reason": "sessions_full", "detail": "1 of 1 sessions, 1 of 1 workers up"},
+            )
+            assert headers["retry-after"]
+            nursery.cancel_scope.cancel()
+        while (await server.get("/readyz"))[0] != 200:
+            await trio.sleep(0.1)
+
+
+async def wait_in_line(server: Server) -> None:
+    async with server.connect() as client:
+        while True:
+            await client.receive()
 
 
 async def test_while_the_model_loads_the_server_says_so() -> None:

@@ -15,7 +15,8 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, wait
 from contextlib import aclosing, suppress
-from typing import Any, Protocol, TypeVar
+from itertools import dropwhile
+from typing import Any, TypeVar
 
 import attrs
 
@@ -25,8 +26,10 @@ from gpu_runtime.engines.port import EngineLost, LaneEngine, LaneError, Said, To
 from gpu_runtime.engines.prefixes import Choice, Prefixes
 from gpu_runtime.engines.snapshot import LaneSnapshot
 from gpu_runtime.faults import tell_fault
+from gpu_runtime.models.cascade.chat_tokenizer import ChatTokenizer
 from gpu_runtime.models.cascade.meter import durations
 from gpu_runtime.models.cascade.parts import Cancel, Cancelled, ChatMessage, OnText, PartFailed, Usage
+from gpu_runtime.models.cascade.prompt import newest
 from gpu_runtime.scheduler.server import UnitServer, WarmUp
 from gpu_runtime.scheduler.units import SchedulerOptions, UnitScheduler
 
@@ -35,6 +38,9 @@ UNIT_TOKENS = 16
 
 UNIT_MS = 4_000
 """A voice whose words come at this pace does not run dry."""
+
+ANSWER_SHARE = 8
+"""A part of so many of what a lane holds is the answer's: a conversation that would take of it slides."""
 
 LANES_PER_ANSWER = 4
 """Lanes that stay open for each answer that may run at once: their conversations go on without being read anew."""
@@ -45,21 +51,6 @@ START_TIMEOUT_S = 600.0
 STOP_TIMEOUT_S = 5.0
 
 Result = TypeVar("Result")
-
-
-class Tokenizer(Protocol):
-    """What is asked of a tokenizer of transformers'."""
-
-    def apply_chat_template(
-        self, conversation: list[dict[str, str]], *, add_generation_prompt: bool, tokenize: bool
-    ) -> str:
-        """The prompt as text."""
-
-    def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
-        """Text to ids."""
-
-    def decode(self, token_ids: list[int], *, skip_special_tokens: bool) -> str:
-        """Ids to text; a letter that is not whole yet is U+FFFD."""
 
 
 @attrs.frozen
@@ -81,7 +72,7 @@ class LaneChat:
         self,
         loop: LoopThread,
         lanes: LaneEngine,
-        tokenizer: Tokenizer,
+        tokenizer: ChatTokenizer,
         stop: Sequence[int],
         parallel: int,
         few_shot: bool = False,
@@ -108,7 +99,7 @@ class LaneChat:
     def generate(self, messages: Sequence[ChatMessage], max_tokens: int, on_text: OnText, cancel: Cancel) -> Usage:
         """See LanguageModel. Raises EngineLost too: the process that hosts the engine had better end."""
         cancel.check()
-        ids = self._ids(messages)
+        ids = self._prompt(messages)
         room = self.context_tokens - len(ids) - 1
         if room < 1:
             raise PartFailed("lane_full", f"a prompt of {len(ids)} tokens, a lane holds {self.context_tokens}")
@@ -141,22 +132,27 @@ class LaneChat:
 
     # --- on the caller's thread -------------------------------------------------------------------------------------
 
-    def _ids(self, messages: Sequence[ChatMessage]) -> list[int]:
-        given = [{"role": message.role, "content": message.content} for message in messages]
-        text = self._tokenizer.apply_chat_template(given, add_generation_prompt=True, tokenize=False)
-        return list(self._tokenizer.encode(text, add_special_tokens=False))
+    def _prompt(self, messages: Sequence[ChatMessage]) -> list[int]:
+        """Its ids: without the oldest turns, where all of them would not leave an answer its room. Whoever chose the messages
+        could only estimate their tokens."""
+        ids = self._tokenizer.ids(messages)
+        most = self.context_tokens - self.context_tokens // ANSWER_SHARE - 1
+        if len(ids) <= most:
+            return ids
+        turns = list(dropwhile(lambda message: message.role == "system", messages))
+        head = messages[: len(messages) - len(turns)]
+        fixed = sum(map(self._tokenizer.tokens, head)) + self._tokenizer.around
+        kept = newest(turns, max(most - fixed, most // 4), self._tokenizer.tokens)
+        return ids if len(kept) == len(turns) else self._tokenizer.ids([*head, *kept])
 
     def _read(self, pieces: _Pieces, on_text: OnText, cancel: Cancel) -> Usage:
         """Tokens become text."""
-        said: list[int] = []
-        sent = 0
+        words = self._tokenizer.stream()
         while not isinstance(piece := pieces.get(), _End):
-            said.append(piece)
-            text = self._text(said)
-            if not text.endswith("\ufffd") and len(text) > sent:  # a letter may take several tokens
+            text = words.push(piece)
+            if text:
                 cancel.check()
-                on_text(text[sent:])
-                sent = len(text)
+                on_text(text)
         cancel.check()
         if isinstance(piece.failure, LaneError):
             raise PartFailed(piece.failure.code, str(piece.failure)) from piece.failure
@@ -166,13 +162,6 @@ class LaneChat:
             raise _fault(piece.failure) from piece.failure
         assert piece.usage is not None
         return piece.usage
-
-    def _text(self, said: list[int]) -> str:
-        """The boundary to the tokenizer: whatever that code trips over is one answer's trouble, and not the worker's."""
-        try:
-            return self._tokenizer.decode(said, skip_special_tokens=True)
-        except Exception as error:
-            raise _fault(error) from error
 
     # --- in the engine's loop ---------------------------------------------------------------------------------------
 

@@ -77,19 +77,26 @@ class PromptBuilder:
         return (*head, *self._fit(sum(map(tokens_of, head)), merged))
 
     def _fit(self, used: int, turns: list[ChatMessage]) -> list[ChatMessage]:
-        """The newest turns. When the room is full, half of it is emptied at once: a window that slid with each turn would
-        change the prompt's beginning each time, and nothing of it could come from the cache."""
+        """A window that slid with each turn would change the prompt's beginning each time, and nothing of it could come from
+        the cache."""
         if not self._budget:
             return turns
-        room = max(self._budget - used, self._budget // 4)
-        start, total = 0, 0
-        for place, turn in enumerate(turns):
-            total += tokens_of(turn)
-            while total > room and start < place:
-                while start < place and (total > room // 2 or turns[start].role != "user"):
-                    total -= tokens_of(turns[start])
-                    start += 1
-        return turns[start:]
+        return newest(turns, max(self._budget - used, self._budget // 4), tokens_of)
+
+
+def newest(turns: Sequence[ChatMessage], room: int, cost: Callable[[ChatMessage], int]) -> list[ChatMessage]:
+    """Those that fit into ``room``, the last in any case. The same turns and more of them begin at the same place, until the
+    room is full again: then half of it is emptied at once."""
+    start, total = 0, 0
+    for place, turn in enumerate(turns):
+        total += cost(turn)
+        while total > room and start < place:
+            while start < place and (total > room // 2 or turns[start].role != "user"):
+                total -= cost(turns[start])
+                start += 1
+    while 0 < start < len(turns) - 1 and turns[start].role != "user":  # no answer without its question
+        start += 1
+    return list(turns[start:])
 
 
 def tokens_of(message: ChatMessage) -> int:

@@ -9,6 +9,7 @@ from typing import Any
 
 from gpu_runtime.engines.port import EngineLost, LaneEngine, LaneError
 from gpu_runtime.engines.vllm_options import VllmOptions, quiet
+from gpu_runtime.models.cascade.chat_tokenizer import ChatTokenizer
 from gpu_runtime.models.cascade.lane_chat import LANES_PER_ANSWER, LaneChat, LoopThread
 from gpu_runtime.models.cascade.packages import need_module
 from gpu_runtime.models.cascade.settings import Settings
@@ -58,9 +59,10 @@ async def _start(options: VllmOptions) -> LaneEngine:
     return StreamedLanes(VllmRequests.start(options))
 
 
-def _tokenizer(path: Path) -> Any:
+def _tokenizer(path: Path) -> ChatTokenizer:
     need_module("vllm", INSTALL)
     quiet()
+    from jinja2 import TemplateError
     from transformers import AutoTokenizer
 
     try:
@@ -71,7 +73,7 @@ def _tokenizer(path: Path) -> Any:
         raise ModelUnavailable(
             f"llm=vllm:{path}: its tokenizer has no chat template; choose a model that was made to chat"
         )
-    return tokenizer
+    return ChatTokenizer(tokenizer, (TemplateError,))
 
 
 def terminators(folder: Path, config: dict[str, Any]) -> tuple[int, ...]:

@@ -14,8 +14,10 @@ import pytest
 from core.ports.runtime import ModelStatistics
 from gpu_runtime.engines.port import EngineLimits, EngineLost
 from gpu_runtime.engines.streamed import StreamedLanes
+from gpu_runtime.models.cascade.chat_tokenizer import ChatTokenizer
 from gpu_runtime.models.cascade.lane_chat import LANES_PER_ANSWER, UNIT_TOKENS, LaneChat, LoopThread, model_statistics
 from gpu_runtime.models.cascade.parts import Cancel, Cancelled, ChatMessage, PartFailed, Usage
+from gpu_runtime.models.cascade.prompt import PromptBuilder
 from gpu_runtime.scheduler.units import Admission
 from tests.gpu_runtime.engines.fake import POISON, FakeOptions, FakeRequest, FakeRequests, one_shot
 
@@ -53,10 +55,10 @@ class Room:
             return StreamedLanes(self.engine)
 
         self.lanes = self.loop.run(lanes())
-        self.chat = LaneChat(self.loop, self.lanes, self.tokenizer, stop, parallel)
+        self.chat = LaneChat(self.loop, self.lanes, ChatTokenizer(self.tokenizer), stop, parallel)
 
     def right(self, messages: list[ChatMessage], max_tokens: int) -> list[int]:
-        return one_shot(self.chat._ids(messages), max_tokens, self.stop)
+        return one_shot(self.chat._prompt(messages), max_tokens, self.stop)
 
     def ask(self, messages: list[ChatMessage], max_tokens: int = 40, cancel: Cancel | None = None) -> list[int]:
         """May be called from several threads; ``usage`` is of whoever ended last."""
@@ -90,7 +92,7 @@ def test_an_answer_in_units_is_what_one_request_gives() -> None:
         prompt = [SYSTEM, user(7, 8)]
         answer = here.ask(prompt, 3 * UNIT_TOKENS + 5)
         assert answer == here.right(prompt, 3 * UNIT_TOKENS + 5)
-        assert here.usage == Usage(len(here.chat._ids(prompt)), 3 * UNIT_TOKENS + 5, truncated=True)
+        assert here.usage == Usage(len(here.chat._prompt(prompt)), 3 * UNIT_TOKENS + 5, truncated=True)
         assert here.loop.run(figures(here)).units_done == 4
 
 
@@ -177,6 +179,32 @@ def test_a_tokenizer_that_trips_costs_one_answer_and_says_so_without_a_word(
     assert "secret" not in told
 
 
+@pytest.mark.parametrize("step", ["apply_chat_template", "encode"])
+def test_a_prompt_that_the_tokenizer_or_its_template_refuses_costs_one_answer(
+    step: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("roles must alternate: a secret")
+
+    with room(parallel=1) as here:
+        with monkeypatch.context() as patched:
+            patched.setattr(here.tokenizer, step, refuse)
+            with pytest.raises(PartFailed) as caught:
+                here.ask([SYSTEM, user(1)])
+        assert (caught.value.code, "secret" in str(caught.value)) == ("model_error", False)
+        assert here.ask([SYSTEM, user(1)]) == here.right([SYSTEM, user(1)], 40)
+
+
+def test_a_fault_of_ours_is_not_taken_for_the_tokenizers(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(_ids: list[int], *, skip_special_tokens: bool) -> str:
+        raise AssertionError
+
+    with room(parallel=1) as here:
+        monkeypatch.setattr(here.tokenizer, "decode", broken)
+        with pytest.raises(AssertionError):
+            here.ask([SYSTEM, user(1)])
+
+
 def test_an_engine_that_trips_over_one_answer_costs_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     def trip(_sampling: object) -> None:
         raise KeyError("a secret")
@@ -206,8 +234,40 @@ def test_an_answer_never_grows_beyond_its_lane() -> None:
     with room() as here:
         prompt = [SYSTEM, user(*range(5, 200))]
         answer = here.ask(prompt, 4_000)
-        assert answer == here.right(prompt, LIMITS.lane_tokens_max - len(here.chat._ids(prompt)) - 1)
+        assert answer == here.right(prompt, LIMITS.lane_tokens_max - len(here.chat._prompt(prompt)) - 1)
         assert here.usage.truncated
+        assert here.engine.lost is None
+
+
+def test_a_conversation_that_goes_on_and_on_slides_and_stays_right() -> None:
+    """Whoever builds its prompts believes that everything fits."""
+    prompts = PromptBuilder(SYSTEM.content, False, 100_000, 40)
+    with room(parallel=1) as here:
+        talk: list[ChatMessage] = []
+        lengths, kept = [], []
+        for turn in range(60):
+            talk.append(user(*range(turn, turn + 1 + turn % 9)))
+            prompt = prompts.assemble("", talk)
+            before = here.loop.run(figures(here)).tokens_in
+            answer = here.ask(list(prompt), 24)
+            assert answer == here.right(list(prompt), 24)
+            lengths.append(len(here.chat._prompt(prompt)))
+            kept.append(lengths[-1] - (here.loop.run(figures(here)).tokens_in - before))
+            talk.append(assistant(answer))
+        assert here.engine.lost is None
+        assert max(lengths) <= LIMITS.lane_tokens_max * 7 // 8
+        slid = [turn for turn in range(1, 60) if lengths[turn] < lengths[turn - 1]]
+        assert 5 <= len(slid) <= 20, "rarely, and many turns at a time"
+        assert all(kept[turn] >= lengths[turn - 1] for turn in range(1, 60) if turn not in slid)
+        assert here.loop.run(figures(here)).lanes_open == 1
+
+
+def test_a_turn_that_no_lane_can_hold_is_refused_however_short_the_rest_is() -> None:
+    with room(parallel=1) as here:
+        long = user(*range(5, 300))
+        with pytest.raises(PartFailed) as caught:
+            here.ask([SYSTEM, user(1), assistant([2]), long])
+        assert caught.value.code == "lane_full"
         assert here.engine.lost is None
 
 

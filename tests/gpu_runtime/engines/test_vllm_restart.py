@@ -12,7 +12,7 @@ from gpu_runtime.engines.port import EngineLost, Said, Tokens, Unit
 from tests.gpu_runtime.engines.stories import Caller
 from tests.gpu_runtime.engines.vllm_bench import VllmBench
 
-pytestmark = [pytest.mark.vllm, pytest.mark.crash, pytest.mark.soak, pytest.mark.limit(wall_s=600)]
+pytestmark = [pytest.mark.vllm, pytest.mark.crash, pytest.mark.soak, pytest.mark.limit(wall_s=1_500)]
 
 
 def test_a_killed_engine_is_lost_and_its_lanes_go_on_on_the_next(tiny_model: Path) -> None:
