@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,22 @@ class RayNodes:
             found.extend(int(child) for child in children if "WorkerActor" in command_of(child))
         return found
 
+    def freeze(self, node: Any) -> list[int]:
+        """The machine vanishes: nothing on it moves any more, and no connection breaks. Its processes."""
+        raylets = [info.process.pid for infos in node.all_processes.values() for info in infos]
+        frozen = [pid for one in raylets for pid in (one, *below(one))]
+        for pid in frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGSTOP)
+        return frozen
+
+    def remove(self, node: Any, frozen: list[int]) -> None:
+        """What is left of a machine that vanished."""
+        for pid in frozen:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        self.kill(node)
+
     def kill(self, node: Any) -> None:
         """SIGKILL for all of its processes, as if the machine were gone."""
         self._cluster.remove_node(node, allow_graceful=False)
@@ -78,6 +95,15 @@ def raylet(node: Any) -> int:
     """The process id of the one that starts a node's workers."""
     pid: int = node.all_processes["raylet"][0].process.pid
     return pid
+
+
+def below(pid: int) -> list[int]:
+    """Processes that it started, and those that they started."""
+    try:
+        started = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    except OSError:
+        return []
+    return [one for child in map(int, started) for one in (child, *below(child))]
 
 
 def command_of(pid: str) -> str:

@@ -89,6 +89,40 @@ async def test_a_node_that_dies_under_load_costs_only_the_sessions_that_were_on_
         cluster.restore()
 
 
+async def test_a_machine_that_vanishes_is_noticed_and_its_sessions_move(cluster: RayNodes) -> None:
+    """Nothing of it moves, and no connection breaks: only the time without a sign of life tells."""
+    options = WorkerOptions(ping_interval_s=0.5, stall_timeout_s=5.0)
+    try:
+        async with two_workers(cluster, options) as runtime:
+            callers = [Caller(runtime, f"s{number}") for number in range(4)]
+            for caller in callers:
+                caller.open()
+                caller.ask("units=400")
+                await caller.wait_for(Produced)
+            lost = [caller for caller in callers if runtime.worker_of(caller.session) == 0]
+            kept = [caller for caller in callers if caller not in lost]
+            gone = cluster.node_of(pids(runtime)[0])
+            frozen = cluster.freeze(gone)
+            try:
+                for caller in lost:
+                    told = await caller.wait_for(RuntimeLost, within_s=PATIENCE_S)
+                    assert told.reason == "stalled: no sign of life for 5 s"
+                    await caller.wait_for(RuntimeReady)
+                    assert runtime.worker_of(caller.session) == 1
+                    caller.open(epoch=2)
+                    caller.ask("hello", epoch=2, response_id="r2")
+                for caller in lost:
+                    units = [identify(unit.audio) for unit in await caller.answered()]
+                    assert units == [Identity(2, 1, number) for number in range(6)]
+                assert not any(caller.of(RuntimeLost) for caller in kept)
+                await until(lambda: runtime.statistics().workers_up == 2)  # Ray, too, has given the machine up
+                assert cluster.node_of(pids(runtime)[0]) is not gone
+            finally:
+                cluster.remove(gone, frozen)
+    finally:
+        cluster.restore()
+
+
 async def test_workers_have_names_while_they_live_and_end_with_the_server(cluster: RayNodes) -> None:
     import ray
 
