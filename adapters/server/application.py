@@ -48,6 +48,7 @@ MOSHI_PATH = "/api/chat"
 MINICPMO_PREFIX = "/ws/duplex/"
 _READ_AS_WORDS = ("connection", "upgrade", "sec-websocket-protocol", "sec-websocket-extensions")
 _DUPLEX_ON = frozenset({"1", "true", "on"})
+_DUPLEX_OFF = frozenset({"", "0", "false", "off", "no"})
 
 
 class Application:
@@ -290,6 +291,9 @@ class Application:
 
     def _dialect_refusal(self, request: Request, dialect: Dialect, service: Service) -> Response | None:
         """What the dialect itself holds against the URL, or lacks to speak."""
+        if dialect is OPENAI and request.query.get("duplex", "").lower() not in _DUPLEX_OFF:
+            text = f"'duplex' is one of {', '.join(sorted(_DUPLEX_ON))}; leave it out for OpenAI's events."
+            return error_response(400, "invalid_value", text, param="duplex")
         if dialect is MOSHI and not codec_is_here():
             text = "This dialect needs an Opus codec: pip install 'duologue[moshi]'."
             return error_response(501, "unsupported", text)

@@ -252,6 +252,7 @@ async def test_too_many_connections_are_turned_away() -> None:
         ("/v1/realtime", (*UPGRADE[:2], "Sec-WebSocket-Version: 8", UPGRADE[3]), 426),
         ("/v1/realtime", UPGRADE[:3], 400),
         ("/v1/realtime", (*UPGRADE[:3], "Sec-WebSocket-Key: short"), 400),
+        ("/v1/realtime?duplex=2", UPGRADE, 400),
     ],
 )
 async def test_an_upgrade_that_cannot_be_is_refused_in_http(path: str, lines: tuple[str, ...], status: int) -> None:
