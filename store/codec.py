@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 import msgspec
 
-from core.ports.store import StoreError
+from core.ports.store import LogUnreadable
 from core.session.events import EVENT_TYPES, SCHEMA_VERSIONS, TAGS, ConfigChanged, Event, Record, SessionOpened
 
 Raw = dict[str, Any]
@@ -28,10 +28,6 @@ INT64_MAX = 2**63 - 1
 
 class RecordInvalid(ValueError):
     """A record that a log cannot hold (our fault, not the database's): nothing was queued."""
-
-
-class LogUnreadable(StoreError):
-    """A row whose tag or schema version this server does not know, or whose body is not what that version says."""
 
 
 @attrs.frozen

@@ -8,6 +8,7 @@ or by raising what the port promises:
 * the term is compared first. An owner that lost its term is told so even when its batch is in: it must stop either way;
 * then the position. A batch that starts where the log ends is added. A batch that lies wholly inside the log is the
   same batch again if a batch of its id ends at the same position, else a conflict;
+* take_term may name a position too: it is for who goes by what the log said when it ended there;
 * create and take_term write ``owner_changed`` with the compare-and-set: there is no term in the row without its record.
 """
 
@@ -84,6 +85,7 @@ class TakeTerm:
     session: str
     server: str
     now_ns: int
+    position: int | None = None
 
 
 @attrs.frozen
@@ -228,6 +230,8 @@ def _plan_create(request: CreateLog, head: Head | None) -> Addition:
 def _plan_take_term(request: TakeTerm, head: Head | None) -> Addition:
     if head is None:
         raise SessionUnknown(request.session)
+    if request.position is not None and request.position != head.position:
+        raise PositionConflict(f"{request.session}: the log is at {head.position}, not at {request.position}")
     # The log's clock never runs backwards, whatever this server's clock says.
     at_ns = max(request.now_ns, head.updated_ns)
     event = OwnerChanged(term=head.term + 1, server=request.server)

@@ -43,9 +43,9 @@ class QueuedStore(ABC):
         happen."""
         return await self._take(CreateLog(session, server, opened, now_ns))
 
-    async def take_term(self, session: str, server: str, now_ns: int) -> Owned:
+    async def take_term(self, session: str, server: str, now_ns: int, position: int | None = None) -> Owned:
         """See Store.take_term. Raises StoreBusy. Cancelled, it may still happen; the next term is then one higher."""
-        return await self._take(TakeTerm(session, server, now_ns))
+        return await self._take(TakeTerm(session, server, now_ns, position))
 
     def append_nowait(self, batch: Batch, done: AppendDone) -> None:
         """See Store.append_nowait. Raises RecordInvalid for what no log can hold."""

@@ -6,9 +6,9 @@ import json
 
 import msgspec
 
-from core.ports.store import StoredBatch
+from core.ports.store import LogUnreadable, StoredBatch
 from core.session.events import Record
-from store.codec import LogUnreadable, Row, decode_row
+from store.codec import Row, decode_row
 
 
 class ArchiveInvalid(Exception):

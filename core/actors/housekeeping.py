@@ -7,8 +7,8 @@ All of it hangs on one question to the store, asked every second (``Store.survey
 * shows a session that is not ours any more, also when the store could not tell us at once (``Store.watch_terms``): its
   actor and its socket end, and the client resumes where the session is;
 * names the sessions without an owner: their server is silent, or said goodbye, or is this one and has lost them. Whoever
-  sees one past its deadline, on the store's clock, takes its term and closes it. Two servers may do so at the same time:
-  the second finds it closed.
+  sees one past its deadline, on the store's clock, takes its term and closes it, if its log still ends where it did when
+  that was found out. So a client that comes back at that moment, here or elsewhere, finds its session, or finds it closed.
 
 A client that was attached when its server died has the session's grace to come back, counted from when we first saw that
 the owner is gone: the log cannot know when that was.
@@ -53,14 +53,14 @@ class _Lost:
 
 @attrs.define
 class Housekeeper:
-    """``sessions`` are those that live here; ``read_state`` folds a log (None: it cannot be read here); ``end`` takes a
-    session's term and closes it with a reason."""
+    """``sessions`` are those that live here; ``read_state`` folds a log (None: it cannot be read here); ``end`` closes the
+    session of a row with a reason, unless somebody has come for it; whether it did."""
 
     store: Store
     server_id: str
     sessions: Mapping[str, Session]
     read_state: Callable[[str], Awaitable[SessionState | None]]
-    end: Callable[[str, str], Awaitable[None]]
+    end: Callable[[SessionRow, str], Awaitable[bool]]
     _lost: dict[str, _Lost] = attrs.field(factory=dict)
     """Invariant: only sessions of the last survey."""
     _silent: bool = False
@@ -113,8 +113,7 @@ class Housekeeper:
                 await self._fold(row, lost)
             if lost.due is not None and lost.due.at_ns <= now_ns and row.session not in self.sessions:
                 log.info("session %s has no owner and is over: %s", row.session, lost.due.kind)
-                await self.end(row.session, lost.due.kind)
-                swept += 1
+                swept += await self.end(row, lost.due.kind)
             else:
                 self._lost[row.session] = lost
         return swept

@@ -24,9 +24,19 @@ from core.actors.tokens import ResumeRefused, check_token, check_token_in_log, t
 from core.ports.described import described, kind
 from core.ports.projection import Projection
 from core.ports.socket import Socket
-from core.ports.store import Owned, SessionUnknown, StoreError, StoreFailed
+from core.ports.store import (
+    LogUnreadable,
+    Owned,
+    PositionConflict,
+    SessionRow,
+    SessionUnknown,
+    StoreError,
+    StoreFailed,
+    TermRefused,
+)
 from core.session import commands as c
 from core.session import events as e
+from core.session.apply import LogBroken
 from core.session.config import SessionConfig
 from core.session.digest import chain_digest
 from core.session.machine import step
@@ -100,7 +110,7 @@ class Supervisor:
         """Invariant: of sessions that a connection asks for at this moment."""
         self._opened = self._resumed = self._failed = 0
         self._moved = trio.Event()
-        self._housekeeper = Housekeeper(ports.store, server_id, self._sessions, self._read_state, self._bury)
+        self._housekeeper = Housekeeper(ports.store, server_id, self._sessions, self._read_state, self._end_lost)
         self._sessions_max = sessions_max
         self.draining = False
 
@@ -258,10 +268,13 @@ class Supervisor:
                 folded.take(batches, row.updated_ns)
         except SessionUnknown:
             return None
+        except LogBroken as fault:
+            raise LogUnreadable(str(fault)) from None
         return folded
 
     def _begin_fold(self, opened: e.Event, projection: Projection | None) -> Folded:
-        assert isinstance(opened, e.SessionOpened)
+        if not isinstance(opened, e.SessionOpened):
+            raise LogUnreadable("its beginning is missing")
         projection = projection or self._make_projection(opened.dialect, opened.projection_version)
         if projection is None:
             raise ResumeRefused("resync_required", "this server does not know the session's stream version")
@@ -292,10 +305,25 @@ class Supervisor:
         await self._housekeeper.run()
 
     async def _read_state(self, session_id: str) -> SessionState | None:
-        with suppress(ResumeRefused):  # a stream of another version: a server that knows it will come by
+        try:
             folded = await self._fold(session_id)
-            return None if folded is None else folded.state
-        return None
+        except ResumeRefused:  # a stream of another version: a server that knows it will come by
+            return None
+        except LogUnreadable as error:  # perhaps the same; the other sessions are swept all the same
+            log.error("session %s has no owner, and a log that cannot be read here: %s", session_id, error)
+            return None
+        return None if folded is None else folded.state
+
+    async def _end_lost(self, row: SessionRow, reason: str) -> bool:
+        """Close a session that nobody owns, as ``row`` has it; whether it was."""
+        try:
+            await self._close_in_log(row.session, reason, row.position)
+        except (PositionConflict, TermRefused):
+            return False  # somebody has come for it meanwhile
+        except (StoreError, ResumeRefused) as error:
+            log.error("session %s could not be closed in its log: %s", row.session, error)
+            return False
+        return True
 
     # -- actors ------------------------------------------------------------------------------------------------
 
@@ -316,18 +344,16 @@ class Supervisor:
         finally:
             if self._sessions.get(session.session_id) is session:
                 del self._sessions[session.session_id]
-                self._move()
-        if session.failure is not None:
-            self._failed += 1
-        if crash:
-            self._failed += 1
-            await self._bury(session.session_id, f"internal_error:{crash}")
-        await self._close_ear(session)
+            self._closing += 1  # with no await since: the ear counts until it is closed
+        self._failed += (session.failure is not None) + bool(crash)
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(self._close_ear, session)
+            if crash:
+                await self._bury(session.session_id, f"internal_error:{crash}")
 
     async def _close_ear(self, session: Session) -> None:
         """Go on telling the runtime that the session is over, if its full queue refused to hear it; unless the session
         lives here again, with an ear of the same name."""
-        self._closing += 1
         try:
             while session.session_id not in self._sessions and not session.line.settle():
                 await trio.sleep(RETRY_S)
@@ -338,12 +364,16 @@ class Supervisor:
     async def _bury(self, session_id: str, reason: str) -> None:
         """Close a session whose memory cannot be trusted, from its log alone."""
         try:
-            await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns())
-            folded = await self._fold(session_id)
-            if folded is not None:
-                await self._append_close(folded, reason)
+            await self._close_in_log(session_id, reason)
         except (StoreError, ResumeRefused) as error:
             log.error("session %s could not be closed in its log: %s", session_id, error)
+
+    async def _close_in_log(self, session_id: str, reason: str, position: int | None = None) -> None:
+        """``position``: only if the log ends there. Raises StoreError, ResumeRefused."""
+        await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns(), position)
+        folded = await self._fold(session_id)
+        if folded is not None:
+            await self._append_close(folded, reason)
 
     async def _append_close(self, folded: Folded, reason: str) -> None:
         """Raises StoreError; StoreFailed also when the store does not answer."""

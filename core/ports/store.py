@@ -34,6 +34,10 @@ class StoreFailed(StoreError):
     """The database failed (disk, connection). Whether the batch is in is unknown until it is appended again."""
 
 
+class LogUnreadable(StoreError):
+    """A log that this server cannot read: of another version, or with something missing. It stays so."""
+
+
 class StoreBusy(StoreError):
     """The writer's queue is full in items or bytes; nothing was queued."""
 
@@ -135,8 +139,9 @@ class Store(Protocol):
     async def create(self, session: str, server: str, opened: SessionOpened, now_ns: int) -> Owned:
         """A new log: session_opened at position 1, owner_changed (term 1) at 2. Raises SessionExists, StoreFailed."""
 
-    async def take_term(self, session: str, server: str, now_ns: int) -> Owned:
-        """Take the next term by compare-and-set; owner_changed is committed with it. Raises SessionUnknown, StoreFailed."""
+    async def take_term(self, session: str, server: str, now_ns: int, position: int | None = None) -> Owned:
+        """Take the next term by compare-and-set; owner_changed is committed with it. ``position``: only while the log ends
+        there. Raises SessionUnknown, PositionConflict, StoreFailed."""
 
     def append_nowait(self, batch: Batch, done: AppendDone) -> None:
         """Queue a batch. Batches of a session are written in order; after one fails, those queued behind it fail too.
@@ -144,11 +149,11 @@ class Store(Protocol):
 
     async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
         """Batches whose records lie above position ``after``, in order, at most ``limit`` records (but one batch at
-        least). Empty at the head. Raises SessionUnknown."""
+        least). Empty at the head. Raises SessionUnknown, LogUnreadable."""
 
     async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
         """All records of a log whose events are of these ``kinds``, in order: what seldom events say, without reading the
-        rest. Raises SessionUnknown."""
+        rest. Raises SessionUnknown, LogUnreadable."""
 
     async def body(self, session: str, digest: str) -> bytes:
         """Raises KeyError when there is no such body (it was erased, say)."""

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from core.ports.store import StoreError
+from core.ports.store import LogUnreadable, StoreError
 from core.session.config import SessionConfig, TurnDetection
 from core.session.events import (
     EVENT_TYPES,
@@ -21,7 +21,7 @@ from core.session.events import (
     InputTranscript,
     Record,
 )
-from store.codec import UPCASTERS, LogUnreadable, RecordInvalid, Row, decode_row, encode_record, is_storable
+from store.codec import UPCASTERS, RecordInvalid, Row, decode_row, encode_record, is_storable
 from tests.store.strategies import records, values
 
 GOLDEN = Path(__file__).with_name("golden")

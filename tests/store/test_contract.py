@@ -95,6 +95,20 @@ async def test_a_term_is_taken_together_with_its_record(db: OpenStore) -> None:
 
 
 @in_real_time
+async def test_a_term_may_be_wanted_only_while_the_log_ends_where_it_did(db: OpenStore) -> None:
+    async with two_servers(db) as (one, two):
+        owner = await new_session(one)
+        last = await owner.append(InputCleared())
+        seen = last.records[-1].position
+        await two.take_term("sess_1", "server-b", now_ns=1)
+        with pytest.raises(PositionConflict):
+            await one.take_term("sess_1", "server-c", now_ns=1, position=seen)
+        row = await one.session("sess_1")
+        assert (row.server, row.term, row.position) == ("server-b", 2, seen + 1), "nothing was added"
+        assert (await one.take_term("sess_1", "server-c", now_ns=1, position=seen + 1)).term == 3
+
+
+@in_real_time
 async def test_a_log_s_clock_never_runs_backwards(db: OpenStore) -> None:
     async with db() as store:
         owner = await new_session(store, now_ns=5_000)

@@ -138,9 +138,9 @@ class FaultyStore:
         request = CreateLog(session, server, opened, now_ns)
         return await self._suffer(request, lambda: self.inner.create(session, server, opened, now_ns))
 
-    async def take_term(self, session: str, server: str, now_ns: int) -> Owned:
-        request = TakeTerm(session, server, now_ns)
-        return await self._suffer(request, lambda: self.inner.take_term(session, server, now_ns))
+    async def take_term(self, session: str, server: str, now_ns: int, position: int | None = None) -> Owned:
+        request = TakeTerm(session, server, now_ns, position)
+        return await self._suffer(request, lambda: self.inner.take_term(session, server, now_ns, position))
 
     async def survey(self, server: str, expiry_ms: int) -> Survey:
         return await self._suffer(Beat(server), lambda: self.inner.survey(server, expiry_ms))

@@ -161,6 +161,24 @@ async def test_a_crash_ends_the_session_and_its_words_stay_out_of_the_log(caplog
         assert "swordfish" not in caplog.text
 
 
+async def test_a_crashed_session_counts_until_its_ear_is_closed() -> None:
+    """Its log is being closed, slowly, and the worker's queue does not take the word that the session is over."""
+    async with open_story(settle=False) as story:
+        supervisor = story.servers[0].supervisor
+        supervisor._sessions_max = 1
+        story.slow_store(500)
+        with busy_for(story, fx.CloseSession):
+            await crash(story)
+            assert not supervisor.sessions
+            assert not story.events(e.SessionClosed)
+            assert not supervisor.has_room, "the log is not closed, and the worker still has its ear"
+            await story.wait(3_000)
+            assert story.events(e.SessionClosed)
+            assert not supervisor.has_room, "the worker still has its ear"
+        await story.wait(100)
+        assert supervisor.has_room
+
+
 async def test_a_lost_log_is_told_at_once_and_not_when_its_socket_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     async with open_story() as story:
         story.ask()

@@ -12,12 +12,13 @@ from core.actors.housekeeping import EXPIRY_MS, due_without_owner
 from core.actors.lease import LEASE_S, Holders
 from core.actors.supervisor import Supervisor
 from core.actors.tokens import ResumeRefused
-from core.ports.store import StoredBatch
+from core.ports.store import LogUnreadable, SessionRow, StoredBatch
 from core.session import events as e
 from core.session.apply import fold
 from core.session.config import SessionConfig
 from store.memory import MemoryStore
 from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
+from tests.core.plain_projection import PlainProjection
 
 MARGIN_MS = 3_000
 
@@ -274,6 +275,72 @@ async def test_a_client_that_comes_back_in_time_finds_its_session() -> None:
         assert await story.resume()
         await story.wait(60_000)
         assert not story.events(e.SessionClosed)
+
+
+async def comes_back_at_the_last_moment(story: Story, server: int) -> None:
+    """The client comes back to a server (0: the one that is about to end its session) just before the session is ended."""
+    (sweeper, *_) = [one for one in story.servers if one.up]
+    keeper = sweeper.supervisor._housekeeper
+    end, ended = keeper.end, []
+
+    async def end_too_late(row: SessionRow, reason: str) -> bool:
+        assert await story.resume(server)
+        ended.append(await end(row, reason))
+        return ended[-1]
+
+    keeper.end = end_too_late
+    await story.wait(PUSH_TO_TALK.disconnect_grace_ms + EXPIRY_MS + MARGIN_MS)
+    assert ended == [False]
+    assert not story.events(e.SessionClosed)
+    assert owners(story)[1:] == [story.servers[-1 if server else 1].name]
+    story.ask()
+    await story.answering()
+
+
+@pytest.mark.parametrize("server", [0, 1], ids=["to the sweeper", "to another server"])
+async def test_a_client_that_comes_back_while_its_session_is_being_swept_finds_it(server: int) -> None:
+    async with open_story() as story:
+        await story.wait(2_000)  # its server has said that it lives
+        await kill(story)
+        await story.start_server()
+        if server:
+            keeper = (await story.start_server()).supervisor._housekeeper
+            keeper.end = only_looks_on
+        await comes_back_at_the_last_moment(story, server)
+
+
+async def only_looks_on(row: SessionRow, reason: str) -> bool:
+    return False
+
+
+@pytest.mark.parametrize("fault", ["a hole", "another version", "no beginning"])
+async def test_a_log_that_cannot_be_read_keeps_no_other_session_open(
+    fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody owns either session; the one that cannot be read comes first."""
+    async with open_story(settle=False) as story:
+        await story.wait(2_000)
+        supervisor = story.servers[0].supervisor
+        supervisor._make_id = lambda: "duplex-0"
+        await supervisor.open(PUSH_TO_TALK, PlainProjection())
+        await kill(story)
+        await story.start_server()
+        read = MemoryStore.read
+
+        async def read_badly(
+            store: MemoryStore, session: str, after: int = 0, limit: int = 10_000
+        ) -> Sequence[StoredBatch]:
+            batches = await read(store, session, after, limit)
+            if session != "duplex-0":
+                return batches
+            if fault == "another version":
+                raise LogUnreadable("position 1: unknown event type 'sung'")
+            return batches[1:] if fault == "no beginning" else [batches[0], *batches[2:]]
+
+        monkeypatch.setattr(MemoryStore, "read", read_badly)
+        await story.wait(PUSH_TO_TALK.disconnect_grace_ms + EXPIRY_MS + MARGIN_MS)
+        assert [event.reason for event in story.events(e.SessionClosed)] == ["disconnect_grace_expired"]
+        assert caplog.text.count("duplex-0 has no owner, and a log that cannot be read here") == 1
 
 
 async def test_the_deadline_of_a_session_without_an_owner() -> None:
