@@ -103,8 +103,7 @@ async def test_a_term_may_be_wanted_only_while_the_log_ends_where_it_did(db: Ope
         await two.take_term("sess_1", "server-b", now_ns=1)
         with pytest.raises(PositionConflict):
             await one.take_term("sess_1", "server-c", now_ns=1, position=seen)
-        row = await one.session("sess_1")
-        assert (row.server, row.term, row.position) == ("server-b", 2, seen + 1), "nothing was added"
+        assert (await one.session("sess_1")).position == seen + 1, "nothing was added"
         assert (await one.take_term("sess_1", "server-c", now_ns=1, position=seen + 1)).term == 3
 
 
