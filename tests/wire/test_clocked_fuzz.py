@@ -126,7 +126,7 @@ def test_damaged_streams_for_moshi(messages: list[tuple[bytes, bytes]]) -> None:
     read = MoshiReader()
     for kind, payload in messages:
         for step in taken(MOSHI, kind + payload, read):
-            assert 0 < step.command.samples <= SECONDS_MAX * RATE
+            assert kind != b"\x01" or 0 < step.command.samples <= SECONDS_MAX * RATE
     heard = sum(step.command.samples for page in GOOD for step in taken(MOSHI, b"\x01" + page, read))
     assert heard >= 7 * FRAME_SAMPLES, "whatever came before, a new stream is heard"
 
