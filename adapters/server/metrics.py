@@ -43,6 +43,9 @@ class Metrics(Watch):
         )
         self.cuts = self._counter("duologue_cuts", "Answers that were cut, by reason", ["reason"])
         self.upgrades = self._counter("duologue_connections", "WebSocket connections, by outcome", ["outcome"])
+        self.accepts_failed = self._counter(
+            "duologue_accepts_failed", "Times that there was no file descriptor for a connection", []
+        )
         self.barge_in_s = self._histogram(
             "duologue_barge_in_seconds", "Command to cut -> cancelled on the wire", FAST_BUCKETS
         )

@@ -17,6 +17,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 import trio
 
 from adapters.server.application import Application
+from adapters.server.listening import PatientListener
 from adapters.server.metrics import Metrics
 from adapters.server.service import Service
 from adapters.server.settings import ServerSettings
@@ -81,7 +82,8 @@ async def open_server(
     server = RunningServer(application, listeners)
     name = server_id or f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(trio.serve_listeners, application.handle, listeners)
+        patient = [PatientListener(listener, metrics.accepts_failed.inc) for listener in listeners]
+        nursery.start_soon(trio.serve_listeners, application.handle, patient)
         nursery.start_soon(metrics.measure_lag)
         async with store() as opened_store, runtime() as opened_runtime:
             ports = Ports(opened_store, opened_runtime, time.time_ns, encode_caused, metrics)
