@@ -93,6 +93,11 @@ class Admission:
         self._usual_s = USUAL_SESSION_S
 
     @property
+    def is_open(self) -> bool:
+        """Whether a newcomer gets a session at once. True of the instant only."""
+        return self._supervisor.has_room and not self._line
+
+    @property
     def queue_length(self) -> int:
         """How many wait."""
         return len(self._line)
@@ -100,8 +105,7 @@ class Admission:
     @property
     def is_full(self) -> bool:
         """Whether a newcomer is sent away: no session is free, and no place in the line. True of the instant only."""
-        free = self._supervisor.has_room and not self._line
-        return not free and len(self._line) >= self.limits.queue_max
+        return not self.is_open and len(self._line) >= self.limits.queue_max
 
     def live(self, key: str) -> int:
         """Sessions of ``key``, those being opened included."""

@@ -198,6 +198,7 @@ class Conversation:
         try:
             session = await self.service.admission.open(self.identity.key, start, self._tell_place, self._listen_ahead)
         except NotAdmitted as refused:
+            self.service.metrics.not_admitted.labels(refused.code).inc()
             raise Refused(
                 self.dialect.refusal(refused.code, refused.message, None, refused.retry_after_ms),
                 TRY_AGAIN_LATER,

@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from adapters.server.admission import Admission
 from adapters.wire.schema import names
 from core.actors.session import Session, Watch
 from core.actors.supervisor import Supervisor
@@ -46,6 +47,7 @@ class Metrics(Watch):
         self.accepts_failed = self._counter(
             "duologue_accepts_failed", "Times that there was no file descriptor for a connection", []
         )
+        self.not_admitted = self._counter("duologue_not_admitted", "Clients that got no session, by code", ["code"])
         self.barge_in_s = self._histogram(
             "duologue_barge_in_seconds", "Command to cut -> cancelled on the wire", FAST_BUCKETS
         )
@@ -70,6 +72,10 @@ class Metrics(Watch):
     def watch_service(self, supervisor: Supervisor, runtime: Runtime, store: Store) -> None:
         """Show what these know of themselves, asked at each scrape."""
         self.registry.register(_Service(supervisor, runtime, store))
+
+    def watch_admission(self, admission: Admission) -> None:
+        """Show how the door stands, asked at each scrape."""
+        self.registry.register(_Door(admission))
 
     async def measure_lag(self) -> None:
         """Sleep and see how late it gets."""
@@ -143,6 +149,23 @@ class WireMeter:
             if kind != names.ERROR:
                 self.metrics.barge_in_s.observe(time.perf_counter() - self.asked_to_cut_at)
             self.asked_to_cut_at = None
+
+
+class _Door(Collector):
+    """What the admission says of itself."""
+
+    def __init__(self, admission: Admission) -> None:
+        self._admission = admission
+
+    def describe(self) -> list[Metric]:
+        """Nothing ahead of time: the names are this class's own."""
+        return []
+
+    def collect(self) -> Iterator[Metric]:
+        """Now."""
+        free = float(self._admission.is_open)
+        yield _gauge("duologue_admission_open", "A session that is asked for now begins at once", free)
+        yield _gauge("duologue_admission_waiting", "Clients that wait for a session", self._admission.queue_length)
 
 
 class _Service(Collector):

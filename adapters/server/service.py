@@ -23,6 +23,9 @@ class Service:
         default=attrs.Factory(lambda self: Admission(self.supervisor, self.settings.limits), takes_self=True)
     )
 
+    def __attrs_post_init__(self) -> None:
+        self.metrics.watch_admission(self.admission)
+
     @property
     def voices(self) -> tuple[str, ...]:
         """The model's voices, as far as they are known."""

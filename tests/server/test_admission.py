@@ -272,3 +272,27 @@ async def test_a_key_sends_so_many_events_a_second() -> None:
         await trio.sleep(1)
         await client.send("input_audio_buffer.clear")
         await client.until("input_audio_buffer.cleared")
+
+
+async def test_the_metrics_say_how_the_door_stands() -> None:
+    settings = ServerSettings(model="scripted", sessions_max=1, limits=Limits(queue_max=1))
+    async with open_test_server(settings) as server:
+
+        async def told(is_open: bool, waiting: int) -> None:
+            page = (await server.get("/metrics"))[2].decode().splitlines()
+            assert f"duologue_admission_open {float(is_open)}" in page
+            assert f"duologue_admission_waiting {float(waiting)}" in page
+
+        await told(True, 0)
+        async with server.connect(GA) as client:
+            await client.receive()
+            await told(False, 0)
+            async with server.connect(GA):
+                await trio.sleep(0.1)
+                await told(False, 1)
+                async with server.connect(GA) as third:
+                    assert (await third.until("error"))["error"]["code"] == "resource_exhausted"
+                page = (await server.get("/metrics"))[2].decode()
+                assert 'duologue_not_admitted_total{code="resource_exhausted"} 1.0' in page
+        await trio.sleep(1)
+        await told(True, 0)
