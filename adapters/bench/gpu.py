@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import itertools
 import json
+import os
 import platform
 import random
 import sys
@@ -27,16 +29,29 @@ import attrs
 from adapters.bench.figures import percentile
 from adapters.bench.gpu_load import LaneDriver, Load, RawDriver, Units, run_load
 from adapters.bench.gpu_scenes import barge_in
+from adapters.bench.gpu_watch import Watch
 from gpu_runtime.engines.port import EngineStatistics, Window
 from gpu_runtime.engines.streamed import SLIDE_PIECE_TOKENS, SLIDES_AT_ONCE, StreamedLanes
 from gpu_runtime.engines.vllm_options import VllmOptions, quiet
 from gpu_runtime.engines.vllm_random import SHAPES, write_config, write_model
 from gpu_runtime.scheduler.server import UnitServer
 from gpu_runtime.scheduler.units import SchedulerOptions, UnitScheduler
+from gpu_runtime.worker.main import keep_what_is_loaded
 
-GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128)
-MIXED_SIZES = (192, 256, 384, 512, 768)
 TELL_EVERY_S = 20.0
+
+
+@attrs.frozen
+class Slides:
+    """How lanes slide."""
+
+    piece_tokens: int
+    at_once: int
+
+
+def check_logits(worker: Any, on: bool) -> None:
+    """Run in vLLM's worker, by pickle: whether it counts the NaNs of its logits from here on."""
+    worker.model_runner.sampler.compute_nans = on
 
 
 def arguments() -> argparse.ArgumentParser:
@@ -47,12 +62,17 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--sessions", type=numbers, default=[1, 4])
     parser.add_argument("--seconds", type=int, default=10, help="of load for each number of sessions")
     parser.add_argument("--long", type=int, default=0, help="seconds for the last run of lanes")
+    parser.add_argument("--check-seconds", type=int, default=10, help="with and without the logits check, each")
     parser.add_argument("--stop-after", type=int, default=0, help="seconds from the start after which loads end early")
-    parser.add_argument("--parts", default="raw,lanes,barge-in", help="which of raw, lanes, barge-in")
+    parser.add_argument("--parts", default="raw,lanes,barge-in", help="which of raw, lanes, barge-in, logits-check")
     parser.add_argument("--history", type=int, default=4_000, help="tokens in a lane at the start, on average")
     parser.add_argument("--window", type=numbers, default=[5_800, 3_500], help="slide at, to (tokens)")
-    parser.add_argument("--slide-piece", type=int, default=SLIDE_PIECE_TOKENS, help="tokens of a slide in one step")
-    parser.add_argument("--slides-at-once", type=int, default=SLIDES_AT_ONCE)
+    parser.add_argument(
+        "--slides",
+        type=lambda text: [Slides(*map(int, one.split("x"))) for one in text.split(",")],
+        default=[Slides(SLIDE_PIECE_TOKENS, SLIDES_AT_ONCE)],
+        help="PIECExAT_ONCE: tokens of a slide in one step, and slides at once; with the most sessions, one run for each",
+    )
     parser.add_argument("--barge-in-history", type=int, default=8_192)
     parser.add_argument("--barge-in-rounds", type=int, default=20)
     parser.add_argument(
@@ -66,7 +86,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--new", type=int, default=20, help="tokens decoded a unit")
     parser.add_argument("--requests", type=int, default=160, help="lanes that may hold KV at once")
     parser.add_argument("--kv-mib", type=int, default=0)
-    parser.add_argument("--graphs", default="", help="CUDA graphs: FULL_DECODE_ONLY, or FULL; none when left out")
+    parser.add_argument("--graphs", default="FULL", help="CUDA graphs, on a GPU: FULL, FULL_DECODE_ONLY or none")
     parser.add_argument(
         "--gather", type=numbers, default=[0], help="ms that units gather for, one run of lanes for each"
     )
@@ -92,6 +112,9 @@ class Report:
     def add(self, name: str, line: str, **data: Any) -> None:
         self.data["parts"][name] = {"line": line, **data}
         self._path.write_text(json.dumps(self.data), encoding="utf-8")
+        self.say(name, line)
+
+    def say(self, name: str, line: str) -> None:
         print(f"[{time.monotonic() - self._began_s:6.1f} s] {name:10} {line}", flush=True)
 
 
@@ -129,7 +152,7 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
 
     report = Report(options)
     began_s = time.monotonic()
-    requests = VllmRequests.start(
+    requests: Any = VllmRequests.start(
         VllmOptions(
             model=str(model),
             lane_tokens_max=options.lane_tokens,
@@ -139,14 +162,12 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
             embeddings=True,
             random_weights=options.shape == "qwen3-8b",
             rewinds=not options.new_requests,
-            eager=not options.graphs,
+            eager=options.graphs == "none",
             graph_mode=options.graphs,
-            graph_sizes=tuple(
-                sorted({*GRAPH_SIZES, options.requests, *(MIXED_SIZES if options.graphs == "FULL" else ())})
-            ),
             block_tokens=16 if report.data["machine"]["gpu"] else 32,
         )
     )
+    keep_what_is_loaded()
     report.add(
         "engine", f"up in {time.monotonic() - began_s:.1f} s: {requests.limits}", limits=attrs.asdict(requests.limits)
     )
@@ -171,46 +192,78 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
             units = await run_load(RawDriver(requests), load, count, options.seconds, stop_s=report.stop_s)
             report.add(f"raw{count}", line_of(units, options.unit_ms), **attrs.asdict(units))
         if "lanes" in parts:
-            for gather_ms in options.gather:
-                last = (count, gather_ms) == (options.sessions[-1], options.gather[-1])
-                await _lanes(options, report, requests, load, count, gather_ms, last)
+            runs = list(itertools.product(options.gather, options.slides))
+            for number, (gather_ms, slides) in enumerate(runs if count == options.sessions[-1] else runs[:1], 1):
+                last = count == options.sessions[-1] and number == len(runs)
+                await _lanes(options, report, requests, load, count, gather_ms, slides, last)
+    if "logits-check" in parts:
+        await _logits_check(options, report, requests, load)
     report.add("end", "complete" if time.monotonic() < report.stop_s else "the loads were ended early (--stop-after)")
     await requests.shutdown()
 
 
-async def _lanes(
-    options: argparse.Namespace, report: Report, requests: Any, load: Load, count: int, gather_ms: int, last: bool
-) -> None:
+async def _logits_check(options: argparse.Namespace, report: Report, requests: Any, load: Load) -> None:
+    """The last number of sessions again, without and with it, in one engine."""
+    for on in (False, True):
+        await requests.engine.collective_rpc(check_logits, args=(on,))
+        server = _server(options, requests, options.sessions[-1], 0, options.slides[0])[1]
+        units = Units(options.sessions[-1])
+        await run_load(LaneDriver(server), load, units.sessions, options.check_seconds, units, report.stop_s)
+        name = f"logits {'' if on else 'un'}checked"
+        report.add(name, line_of(units, options.unit_ms), **attrs.asdict(units))
+
+
+def _server(
+    options: argparse.Namespace, requests: Any, count: int, gather_ms: int, slides: Slides
+) -> tuple[StreamedLanes, UnitServer]:
     engine = StreamedLanes(
-        requests,
-        Window(*options.window),
-        slide_piece_tokens=options.slide_piece,
-        slides_at_once=options.slides_at_once,
+        requests, Window(*options.window), slide_piece_tokens=slides.piece_tokens, slides_at_once=slides.at_once
     )
     scheduler = UnitScheduler(
         SchedulerOptions(unit_ms=options.unit_ms, sessions_max=count, running_max=options.requests, gather_ms=gather_ms)
     )
-    server = UnitServer(engine, scheduler)
+    return engine, UnitServer(engine, scheduler)
+
+
+async def _lanes(
+    options: argparse.Namespace,
+    report: Report,
+    requests: Any,
+    load: Load,
+    count: int,
+    gather_ms: int,
+    slides: Slides,
+    last: bool,
+) -> None:
+    engine, server = _server(options, requests, count, gather_ms, slides)
     units = Units(count)
     name = f"lanes{count}" + (f"g{gather_ms}" if gather_ms else "")
+    if len(options.slides) > 1:
+        name += f" {slides.piece_tokens}x{slides.at_once}"
+    watch = Watch(engine.statistics, requests.listen)
 
     def tell() -> None:
         snapshot = attrs.asdict(server.snapshot())
-        report.add(name, line_of(units, options.unit_ms), **attrs.asdict(units), snapshot=snapshot)
+        seen = watch.seen(units.start_s)
+        report.add(name, line_of(units, options.unit_ms), **attrs.asdict(units), snapshot=snapshot, seen=seen)
         if any(units.slid):
             report.add(f"slides-{name}", slides_line(units, server.snapshot().engine))
 
-    async def tell_often() -> None:  # a run that is stopped by its time limit leaves what it has
+    async def tell_often() -> None:  # short: the lanes and their load are in this event loop too
+        told = 0
         while True:
             await asyncio.sleep(TELL_EVERY_S)
-            tell()
+            newest, told = units.since(told), len(units.times_ms)
+            report.say(name, line_of(newest, options.unit_ms))
 
     telling = asyncio.create_task(tell_often())
+    watching = asyncio.create_task(watch.run())
     try:
         seconds = options.long if last and options.long else options.seconds
         await run_load(LaneDriver(server), load, count, seconds, units, report.stop_s)
     finally:
         telling.cancel()
+        watching.cancel()
         tell()
 
 
@@ -229,6 +282,8 @@ def main() -> None:
     """See the module."""
     options = arguments().parse_args()
     quiet()
+    if "logits-check" in options.parts:
+        os.environ["VLLM_ALLOW_INSECURE_SERIALIZATION"] = "1"  # a function of ours for vLLM's worker, by pickle
     random.seed(options.seed)
     write: Callable[[str, Path], Any] = write_config if options.shape == "qwen3-8b" else write_model
     with tempfile.TemporaryDirectory(prefix="duologue-bench-") as folder:

@@ -42,14 +42,23 @@ class Load:
 
 @attrs.define
 class Units:
-    """What was measured, a value for each unit, in ms from the instant at which it was due."""
+    """What was measured, a value for each unit, in ms from the instant at which it was due. ``session`` and ``due_s`` (from
+    the first one's start) say which unit it was."""
 
     sessions: int
     open_s: float = 0.0
+    start_s: float = 0.0
+    """When the load began (monotonic)."""
+    session: list[int] = attrs.field(factory=list)
+    due_s: list[float] = attrs.field(factory=list)
     times_ms: list[float] = attrs.field(factory=list)
     first_ms: list[float] = attrs.field(factory=list)
     slid: list[bool] = attrs.field(factory=list)
     errors: list[str] = attrs.field(factory=list)
+
+    def since(self, place: int) -> Units:
+        """Those that ended behind the first ``place``; what the line of figures needs of them."""
+        return Units(self.sessions, self.open_s, times_ms=self.times_ms[place:], first_ms=self.first_ms[place:])
 
 
 class Driver(Protocol):
@@ -168,7 +177,7 @@ async def run_load(
 
     await asyncio.gather(*(open_one(*one) for one in speakers.items()))
     units.open_s = time.monotonic() - began_s
-    start_s = time.monotonic() + 0.2
+    start_s = units.start_s = time.monotonic() + 0.2
     count = max(seconds * 1_000 // load.unit_ms, 1)
     await asyncio.gather(*(_talk(driver, load, units, *one, start_s, count, stop_s) for one in speakers.items()))
     for session in speakers:
@@ -215,6 +224,8 @@ async def _one(driver: Driver, units: Units, session: str, unit: Unit, due_s: fl
     except LaneError as error:
         units.errors.append(f"{session}: {error.code}")
         return
+    units.session.append(int(session[1:]))
+    units.due_s.append(round(due_s - units.start_s, 3))
     units.times_ms.append(round((time.monotonic() - due_s) * 1e3, 2))
     units.first_ms.append(round((first_s - due_s) * 1e3, 2))
     units.slid.append(slid)

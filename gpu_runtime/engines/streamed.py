@@ -40,13 +40,13 @@ from gpu_runtime.engines.requests import RequestEngine, Sampling
 from gpu_runtime.engines.times import Rate, TimesRecorder
 from gpu_runtime.tallies import added
 
-SLIDE_PIECE_TOKENS = 256
-"""A successor is prefilled in pieces of so many tokens, so that no step of the engine holds up the units that run."""
+SLIDE_PIECE_TOKENS = 128
+"""A successor is prefilled in pieces of so many tokens, so that no step of the engine holds up the units that run. So few
+ride along with a decoding step: reading the weights takes longer than computing them."""
 
-SLIDES_AT_ONCE = 4
+SLIDES_AT_ONCE = 2
 """For the same reason. Others wait: a lane's window leaves it room to go on meanwhile. Not 1: a piece takes three steps from
-the call to its answer, so one slide after another fell behind 128 lanes on an H200 (1.5 s each, where 0.7 were needed), and
-lanes that wait for their slide grow, which makes every step longer."""
+the call to its answer, and slides that fall behind make lanes longer, which makes every step longer."""
 
 STALL_S = 60.0
 """A request of which nothing came for so long is given up. Units last a second, and a long prompt's prefill tens of them."""

@@ -24,6 +24,9 @@ CHUNK = "chunk"
 KEEP_TOKENS = "keep_tokens"
 """In a chunk's extra_args: forget what the request holds behind that position first."""
 
+GRAPH_SIZES = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256)
+MIXED_SIZES = (192, 256, 384, 512, 768)
+
 QUIET = {
     "VLLM_NO_USAGE_STATS": "1",
     "DO_NOT_TRACK": "1",
@@ -58,12 +61,13 @@ class VllmOptions:
     embeddings: bool = False
     """Take embeddings beside token ids (architectures in ``vllm_plugin``)."""
     random_weights: bool = False
-    eager: bool = True
-    """No CUDA graphs, no compiling: starts in seconds."""
+    eager: bool = False
+    """No CUDA graphs. A CPU has none anyway."""
     graph_sizes: tuple[int, ...] = ()
-    """Not eager: capture steps of so many tokens."""
-    graph_mode: str = "FULL_DECODE_ONLY"
-    """``FULL`` captures steps that take prompts in too (FlashAttention 3)."""
+    """Capture steps of so many tokens; none: ``captured``."""
+    graph_mode: str = "FULL"
+    """Captures steps that take prompts in too, where the attention's kernels can (FlashAttention 3; with others vLLM says so
+    and captures less). ``FULL_DECODE_ONLY``: those that only decode."""
     rewinds: bool = True
     """Truncate a lane in its own request, where this version of vLLM allows it (KNOWN_VERSIONS)."""
     tokenizer: bool = False
@@ -98,7 +102,7 @@ class VllmOptions:
             "seed": self.seed,
             "enable_prefix_caching": True,
             "disable_log_stats": False,
-            "enforce_eager": self.eager,
+            "enforce_eager": self.eager or on_cpu,
         }
         if is_known(version):  # also for requests that do not go back: it sees to logits that are no numbers
             arguments["scheduler_cls"] = f"{SCHEDULERS}.{'LaneScheduler' if on_cpu else 'AsyncLaneScheduler'}"
@@ -106,11 +110,11 @@ class VllmOptions:
             arguments["kv_cache_memory_bytes"] = (self.kv_mib or 512) << 20
         else:
             arguments["gpu_memory_utilization"] = self.gpu_share
-        if not self.eager:
+        if not arguments["enforce_eager"]:
             arguments["compilation_config"] = {
                 "mode": 0,
                 "cudagraph_mode": self.graph_mode,
-                "cudagraph_capture_sizes": list(self.graph_sizes),
+                "cudagraph_capture_sizes": list(self.graph_sizes or captured(self.requests_max, self.step_tokens_max)),
             }
         if self.embeddings:
             arguments |= self._embedding_arguments()
@@ -128,6 +132,13 @@ class VllmOptions:
             "limit_mm_per_prompt": {"audio": 0},  # none but ready-made ones
             "enable_mm_embeds": True,
         }
+
+
+def captured(requests_max: int, step_tokens_max: int) -> tuple[int, ...]:
+    """Tokens in the steps that are worth a CUDA graph: decoding alone, up to every request, and beside it new input: units,
+    and a piece or two of a slide. A step takes the graph of the next size; a larger one runs without."""
+    sizes = {size for size in GRAPH_SIZES if size < requests_max} | {requests_max}
+    return tuple(sorted(sizes | {size for size in MIXED_SIZES if requests_max < size <= step_tokens_max}))
 
 
 def is_known(version: str) -> bool:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from typing import Any
 from weakref import WeakKeyDictionary
 
 import attrs
-import numpy as np
 import torch
 import vllm
 from vllm import SamplingParams
@@ -49,6 +47,7 @@ from gpu_runtime.engines.vllm_options import (
 )
 from gpu_runtime.engines.vllm_plugin import MODALITY, register
 from gpu_runtime.faults import tell_fault
+from gpu_runtime.engines.vllm_rows import digest, narrowed
 from gpu_runtime.plugin import ModelUnavailable
 
 PLACEHOLDER = 0
@@ -123,6 +122,12 @@ class VllmRequests:
         """See RequestEngine."""
         return max((gauge.used for gauge in self._gauge), default=0.0)
 
+    def listen(self, listener: Callable[[int, int, int], None]) -> None:
+        """``listener`` is told of each step from here on, in place of the one before: requests that run, that wait, and
+        tokens that the step gave."""
+        for gauge in self._gauge:
+            gauge.listener = listener
+
     async def wait_lost(self) -> str:
         """See RequestEngine. vLLM keeps no event for it."""
         while not self.engine.errored:
@@ -173,9 +178,8 @@ class VllmRequests:
         lane that is opened again brings hundreds. The item around them is new each time, for vLLM keeps items."""
         known = self._items.get(part)
         if known is None:
-            rows = np.ascontiguousarray(part.rows)
-            digest = blake2b(rows.tobytes(), digest_size=16).hexdigest()
-            known = self._items[part] = (torch.from_numpy(rows).to(self._dtype), digest)
+            tensor = narrowed(part.rows, self._dtype)
+            known = self._items[part] = (tensor, digest(tensor))
         field = MultiModalFieldElem(data=known[0], field=MultiModalBatchedField())
         return MultiModalKwargsItem({"embedding": field}), known[1]
 
@@ -345,6 +349,7 @@ class _KvGauge(StatLoggerBase):
 
     def __init__(self, vllm_config: Any, engine_index: int = 0) -> None:
         self.used = 0.0
+        self.listener: Callable[[int, int, int], None] | None = None
 
     @classmethod
     def made(cls, gauges: list[_KvGauge], vllm_config: Any, engine_index: int) -> _KvGauge:
@@ -354,6 +359,9 @@ class _KvGauge(StatLoggerBase):
     def record(self, scheduler_stats: Any, iteration_stats: Any, *_: Any, **__: Any) -> None:
         if scheduler_stats is not None:
             self.used = scheduler_stats.kv_cache_usage
+            if self.listener is not None:
+                said = iteration_stats.num_generation_tokens if iteration_stats is not None else 0
+                self.listener(scheduler_stats.num_running_reqs, scheduler_stats.num_waiting_reqs, said)
 
     def log_engine_initialized(self) -> None:
         """Nothing to say."""
