@@ -46,8 +46,8 @@ from gpu_runtime.engines.vllm_options import (
     is_known,
 )
 from gpu_runtime.engines.vllm_plugin import MODALITY, register
-from gpu_runtime.faults import tell_fault
 from gpu_runtime.engines.vllm_rows import digest, narrowed
+from gpu_runtime.faults import tell_fault
 from gpu_runtime.plugin import ModelUnavailable
 
 PLACEHOLDER = 0
