@@ -130,7 +130,9 @@ def websockets_connect() -> ConnectFn:
                 url, additional_headers=dict(headers), max_size=MESSAGE_BYTES_MAX, compression=None, open_timeout=None
             )
         except InvalidStatus as error:
-            raise TransportRefused(error.response.status_code, bytes(error.response.body or b"")) from None
+            answer = error.response
+            retry_after = answer.headers.get("Retry-After", "")
+            raise TransportRefused(answer.status_code, bytes(answer.body or b""), retry_after) from None
         except InvalidHandshake as error:
             raise TransportClosed(None, f"no WebSocket handshake: {type(error).__name__}") from None
         except ConnectionClosed as error:

@@ -82,7 +82,7 @@ class ClientCore:
         self.input_format: tuple[str, int] = read_format(options.config, "input") or (audio.PCM16, 24_000)
         self._input_samples = 0
         self._input_base_ms = 0
-        self._opened_ns = self._heard_ns = self._heartbeat_ns = 0
+        self._opened_ns = self._heard_ns = self._heartbeat_ns = self._lost_ns = 0
         self._unacked_since_ns: int | None = None
         self._acked_number = self._line.last
         self._received_events = self._received_bytes = self._reconnects = self._lost = 0
@@ -124,12 +124,18 @@ class ClientCore:
             self.phase = GAP
             self._control.clear()
 
-    def retry_delay_ms(self, chance: float, reason: str = "no connection") -> int | None:
-        """The wait before the next attempt in a gap, counting it; None: the policy is used up and the client ended."""
+    def retry_delay_ms(
+        self, now_ns: int, chance: float, reason: str = "no connection", *, retry_after_ms: int = 0
+    ) -> int | None:
+        """The wait before the next attempt in a gap, counting it; None: the policy is used up and the client ended.
+        ``retry_after_ms``: what the server asked for."""
         if self.phase != GAP or self.options.reconnect is None:
             return None
+        if self.attempt == 0:
+            self._lost_ns = now_ns
         self.attempt += 1
-        delay = self.options.reconnect.delay_ms(self.attempt, chance)
+        lost_ms = (now_ns - self._lost_ns) // MS
+        delay = self.options.reconnect.delay_ms(self.attempt, chance, lost_ms=lost_ms, retry_after_ms=retry_after_ms)
         if delay is None:
             self._end(ConnectionLost(reason, self.attempt - 1))
         return delay

@@ -40,10 +40,13 @@ class ResumeCredentials:
 
 @dataclass(frozen=True, slots=True)
 class ReconnectPolicy:
-    """How a dropped connection is resumed: at most ``attempts_max`` tries in a row, exponentially further apart."""
+    """How a dropped connection is resumed: tries that lie exponentially further apart, until one of the limits."""
 
-    attempts_max: int = 10
-    """With the delays below, ten attempts span about 25 s: less than the 30 s for which a server keeps a session."""
+    attempts_max: int | None = None
+    """Tries in a row; None: as many as ``outage_ms_max`` has room for."""
+    outage_ms_max: int = 120_000
+    """How long after the loss a try may begin. A killed server needs its time to load the model again, and keeps its
+    sessions for 30 s from then on, not from the loss."""
     initial_ms: int = 100
     factor: float = 2.0
     delay_ms_max: int = 5_000
@@ -52,13 +55,16 @@ class ReconnectPolicy:
     at once."""
 
     def __post_init__(self) -> None:
-        if self.attempts_max < 0 or self.initial_ms < 0 or self.factor < 1 or not 0 <= self.jitter <= 1:
-            raise ValueError("ReconnectPolicy: attempts and delays must not be negative, factor >= 1, jitter in [0, 1]")
+        limits = (self.attempts_max or 0, self.outage_ms_max, self.initial_ms)
+        if min(limits) < 0 or self.factor < 1 or not 0 <= self.jitter <= 1:
+            raise ValueError("ReconnectPolicy: limits and delays must not be negative, factor >= 1, jitter in [0, 1]")
 
-    def delay_ms(self, attempt: int, chance: float) -> int | None:
-        """The wait before attempt ``attempt`` (from 1); ``chance`` in [0, 1) is drawn by the caller. None: give up."""
-        if attempt > self.attempts_max:
+    def delay_ms(self, attempt: int, chance: float, *, lost_ms: int = 0, retry_after_ms: int = 0) -> int | None:
+        """The wait before attempt ``attempt`` (from 1); ``chance`` in [0, 1) is drawn by the caller. ``lost_ms``: since the
+        connection was lost; ``retry_after_ms``: the server asked for so long a pause. None: give up."""
+        if self.attempts_max is not None and attempt > self.attempts_max:
             return None
         exponent = min(attempt - 1, 62)
         whole = min(float(self.delay_ms_max), self.initial_ms * self.factor**exponent)
-        return int(whole * (1 - self.jitter + self.jitter * chance))
+        delay_ms = max(retry_after_ms, int(whole * (1 - self.jitter + self.jitter * chance)))
+        return delay_ms if lost_ms + delay_ms <= self.outage_ms_max else None

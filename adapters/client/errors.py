@@ -26,7 +26,8 @@ class DuplexProtocolError(ClientError):
 
 
 class HandshakeRefused(DuplexProtocolError):
-    """The server would not open or resume the session. ``status``: of the HTTP answer, when it came to no upgrade."""
+    """The server would not open or resume the session. ``status``: of the HTTP answer, when it came to no upgrade;
+    ``retry_after_ms``: the pause that it asked for."""
 
     def __init__(
         self,
@@ -37,10 +38,12 @@ class HandshakeRefused(DuplexProtocolError):
         status: int | None = None,
         param: str | None = None,
         event_id: str | None = None,
+        retry_after_ms: int = 0,
     ) -> None:
         super().__init__(code, message, param=param, event_id=event_id)
         self.retryable = retryable
         self.status = status
+        self.retry_after_ms = retry_after_ms
 
 
 class StreamGap(DuplexProtocolError):

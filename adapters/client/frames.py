@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from adapters.client.errors import HandshakeRefused
+from adapters.client.transport import TransportRefused
 from adapters.wire.schema import audio
 
 
@@ -47,6 +48,21 @@ def read_error(payload: Mapping[str, Any]) -> HandshakeRefused:
         retryable=body.get("retryable") is True,
         param=str(param) if param is not None else None,
         event_id=str(event_id) if event_id is not None else None,
+    )
+
+
+def read_refusal(refused: TransportRefused) -> HandshakeRefused:
+    """An HTTP answer to the upgrade, with the JSON reason in its body where there is one."""
+    try:
+        body = json.loads(refused.body)
+    except (ValueError, UnicodeDecodeError):
+        body = {}
+    error = read_error(body if isinstance(body, dict) else {})
+    code = error.code if error.code != "unknown" else f"http_{refused.status}"
+    message = error.message if error.code != "unknown" else f"the server answered HTTP {refused.status}"
+    retryable = error.retryable or refused.status in (429, 502, 503, 504)
+    return HandshakeRefused(
+        code, message, retryable=retryable, status=refused.status, retry_after_ms=refused.retry_after_ms
     )
 
 

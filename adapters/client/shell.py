@@ -6,7 +6,6 @@ watchdog, started afresh for each connection. It imports no event loop; the two 
 
 from __future__ import annotations
 
-import json
 import random
 import secrets
 import weakref
@@ -19,7 +18,7 @@ from typing import Any, Self
 from adapters.client.core import CLOSING, ENDED, HANDSHAKE, IDLE, LIVE, ClientCore
 from adapters.client.credentials import ReconnectPolicy, ResumeCredentials
 from adapters.client.errors import ClientMisuse, ConnectionLost, DuplexProtocolError, HandshakeRefused
-from adapters.client.frames import DuplexEvent, read_error
+from adapters.client.frames import DuplexEvent, read_error, read_refusal
 from adapters.client.handle import ResponseHandle
 from adapters.client.options import CoreOptions, CoreStatistics
 from adapters.client.responses import ResponseState
@@ -76,6 +75,7 @@ class DuplexClientBase:
         self._responses: Stream[ResponseHandle] = Stream(loop.flag, items_max=HANDLES_KEPT * 4)
         self._handles: OrderedDict[str, ResponseHandle] = OrderedDict()
         self._closed: TransportClosed | None = None
+        self._refusal: HandshakeRefused | None = None
         self._detaching = False
         self._sending = False
         self._stop: Stop | None = None
@@ -106,6 +106,16 @@ class DuplexClientBase:
     def is_connected(self) -> bool:
         """Frames flow now; False in a reconnect gap."""
         return self._core.phase == LIVE
+
+    @property
+    def refusal(self) -> HandshakeRefused | None:
+        """In a reconnect gap: what the server answered to the last attempt, if it answered."""
+        return None if self.is_connected else self._refusal
+
+    @property
+    def reconnect(self) -> ReconnectPolicy | None:
+        """How a dropped connection is resumed; None: not at all."""
+        return self._core.options.reconnect
 
     @property
     def input_ms(self) -> int:
@@ -317,7 +327,9 @@ class DuplexClientBase:
         try:
             while self._core.phase != ENDED:
                 reason = await self._one_connection()
-                delay_ms = self._core.retry_delay_ms(random.random(), reason)
+                asked_ms = 0 if self._refusal is None else self._refusal.retry_after_ms
+                now_ns, chance = self._loop.now_ns(), random.random()
+                delay_ms = self._core.retry_delay_ms(now_ns, chance, reason, retry_after_ms=asked_ms)
                 if delay_ms is None:
                     break
                 await self._loop.sleep(delay_ms / 1_000)
@@ -325,6 +337,7 @@ class DuplexClientBase:
             self._finish()
 
     async def _one_connection(self) -> str:
+        self._refusal = None
         try:
             transport = await self._loop.within(
                 self._core.options.handshake_ms / 1_000, lambda: self._connect(self._url, self._headers)
@@ -345,10 +358,10 @@ class DuplexClientBase:
 
     def _not_connected(self, error: Exception) -> str:
         if isinstance(error, TransportRefused):
-            refusal = read_refusal(error)
-            if self._core.phase == IDLE or not refusal.retryable:
-                self._core.abandon(refusal)
-            return str(refusal)
+            self._refusal = read_refusal(error)
+            if self._core.phase == IDLE or not self._refusal.retryable:
+                self._core.abandon(self._refusal)
+            return str(self._refusal)
         reason = str(error) or type(error).__name__
         if self._core.phase == IDLE:
             self._core.abandon(ConnectionLost(reason))
@@ -469,16 +482,3 @@ async def _first_of(stream: Stream[DuplexEvent], types: Sequence[str]) -> Duplex
         if event.type in types:
             return event
     raise ClientMisuse(f"the session ended before any of {', '.join(types)} came")
-
-
-def read_refusal(refused: TransportRefused) -> HandshakeRefused:
-    """An HTTP answer to the upgrade, with the JSON reason in its body where there is one."""
-    try:
-        body = json.loads(refused.body)
-    except (ValueError, UnicodeDecodeError):
-        body = {}
-    error = read_error(body if isinstance(body, dict) else {})
-    code = error.code if error.code != "unknown" else f"http_{refused.status}"
-    message = error.message if error.code != "unknown" else f"the server answered HTTP {refused.status}"
-    retryable = error.retryable or refused.status in (429, 502, 503, 504)
-    return HandshakeRefused(code, message, retryable=retryable, status=refused.status)

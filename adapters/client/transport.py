@@ -16,6 +16,10 @@ MESSAGE_BYTES_MAX = 16 * 1024 * 1024
 CLOSE_WAIT_S = 1.0
 """How long a goodbye may take, whatever the peer does."""
 
+RETRY_AFTER_MS_MAX = 30_000
+"""A server that asks for a longer pause is asked again after this one."""
+RETRY_AFTER_CHARS_MAX = 9
+
 
 class TransportClosed(Exception):
     """The connection is gone. ``code`` is the WebSocket's close code where one came."""
@@ -27,12 +31,14 @@ class TransportClosed(Exception):
 
 
 class TransportRefused(Exception):
-    """The upgrade was answered with an HTTP status instead."""
+    """The upgrade was answered with an HTTP status instead. ``retry_after_ms``: the pause that the answer asked for."""
 
-    def __init__(self, status: int, body: bytes) -> None:
+    def __init__(self, status: int, body: bytes, retry_after: str = "") -> None:
         super().__init__(f"HTTP {status}")
         self.status = status
         self.body = body
+        seconds = int(retry_after) if retry_after.isdecimal() and len(retry_after) < RETRY_AFTER_CHARS_MAX else 0
+        self.retry_after_ms = min(RETRY_AFTER_MS_MAX, seconds * 1_000)
 
 
 class Transport(Protocol):

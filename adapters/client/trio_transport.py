@@ -49,6 +49,7 @@ class TrioTransport:
         self._accepted = False
         self._refused_status = 0
         self._refused_body = b""
+        self._retry_after = ""
 
     async def send(self, text: str) -> None:
         """Write one frame. Raises TransportClosed."""
@@ -125,12 +126,13 @@ class TrioTransport:
                     await self._write(event.response())
             case RejectConnection():
                 self._refused_status = event.status_code
+                self._retry_after = dict(event.headers).get(b"retry-after", b"").decode("latin-1")
                 if not event.has_body:
-                    raise TransportRefused(event.status_code, b"")
+                    raise TransportRefused(event.status_code, b"", self._retry_after)
             case RejectData():
                 self._refused_body += bytes(event.data)
                 if event.body_finished or len(self._refused_body) > REFUSAL_BYTES_MAX:
-                    raise TransportRefused(self._refused_status, self._refused_body)
+                    raise TransportRefused(self._refused_status, self._refused_body, self._retry_after)
 
     def _take(self, part: str, finished: bool) -> None:
         self._parts.append(part)

@@ -19,7 +19,15 @@ from adapters.archive.layout import Manifest
 from adapters.archive.pruning import Pruning, prune_sessions
 from adapters.archive.reading_lines import ArchiveInvalid
 from adapters.archive.writing import export_session
-from adapters.command_line.reading import find_session, reading, run, store_option, without_password
+from adapters.command_line.reading import (
+    NotThere,
+    find_session,
+    no_session,
+    reading,
+    run,
+    store_option,
+    without_password,
+)
 from adapters.replay.replaying import SessionUnreadable
 from core.ports.keeping import Keeper
 from core.ports.store import SessionExists, SessionUnknown, StoreError
@@ -75,7 +83,7 @@ def export_command(session: str, file: Path | None, store_url: str) -> None:
     try:
         path, manifest = run(_export, store_url, session, file)
     except SessionUnknown:
-        raise _unknown(session) from None
+        raise no_session(session) from None
     except OSError as error:
         raise click.ClickException(f"{error.filename or file} cannot be written: {error.strerror}") from None
     click.echo(f"{path}: {manifest.events} events, {len(manifest.bodies)} bodies, {_size(path.stat().st_size)}")
@@ -132,7 +140,7 @@ def erase_command(session: str, store_url: str, yes: bool) -> None:
             click.confirm(f"Erase the audio and the texts of {session} for good?", abort=True)
         done = run(_erase, store_url, session)
     except SessionUnknown:
-        raise _unknown(session) from None
+        raise no_session(session) from None
     except SessionUnreadable as fault:
         raise click.ClickException(f"{session} cannot be folded, so it cannot be erased (prune it): {fault}") from None
     note = "" if done.was_exact else "; before, it did not replay as recorded"
@@ -188,13 +196,9 @@ async def _writing(url: str) -> AsyncIterator[Keeper]:
     except SessionExists:
         raise
     except StoreError as fault:
-        raise click.ClickException(f"the store at {without_password(url)} cannot be written: {fault}") from fault
+        raise NotThere(f"the store at {without_password(url)} cannot be written: {fault}") from fault
     except StoreUrlInvalid as fault:
-        raise click.ClickException(f"--store {without_password(url)}: {fault}") from None
-
-
-def _unknown(session: str) -> click.ClickException:
-    return click.ClickException(f"no session {session}. List them: duologue sessions list")
+        raise NotThere(f"--store {without_password(url)}: {fault}") from None
 
 
 def _size(count: int) -> str:

@@ -32,6 +32,17 @@ store_option = click.option(
 )
 
 
+class NotThere(click.ClickException):
+    """A session or a store that was named is not there."""
+
+    exit_code = 2
+
+
+def no_session(session: str) -> NotThere:
+    """Says which, and how to find one."""
+    return NotThere(f"no session {session}. List them: duologue sessions list")
+
+
 def run(function: Callable[..., Awaitable[T]], *args: object) -> T:
     """trio.run, with one exception out of a nursery as itself: click and the caller know what to do with it."""
     try:
@@ -48,18 +59,16 @@ async def reading(url: str) -> AsyncIterator[Keeper]:
     """The store at ``url``. A SQLite file must be there already: reading makes none."""
     path = url.removeprefix("sqlite:///")
     if path != url and not Path(path).exists():
-        raise click.ClickException(
-            f"there is no store at {path}. Name the server's with --store, or start one: duologue serve"
-        )
+        raise NotThere(f"there is no store at {path}. Name the server's with --store, or start one: duologue serve")
     try:
         async with open_store(url) as store:
             yield store
     except SessionUnknown:
         raise
     except StoreError as fault:
-        raise click.ClickException(f"the store at {without_password(url)} cannot be read: {fault}") from fault
+        raise NotThere(f"the store at {without_password(url)} cannot be read: {fault}") from fault
     except StoreUrlInvalid as fault:
-        raise click.ClickException(f"--store {without_password(url)}: {fault}") from None
+        raise NotThere(f"--store {without_password(url)}: {fault}") from None
 
 
 def without_password(url: str) -> str:
@@ -67,9 +76,14 @@ def without_password(url: str) -> str:
     return re.sub(r"(://[^:/@]*:).*@", r"\1***@", url)
 
 
+def one_line(text: str) -> str:
+    """What somebody said, for a line on a terminal: no character in it moves the cursor or ends the line."""
+    return " ".join("".join(char if char.isprintable() else " " for char in text).split())
+
+
 async def find_session(store: Store, given: str) -> str:
     """The id of the session that ``given`` names: a whole id, or the beginning of one (as `git` does it), which may leave
-    out the dialect before the dash. Raises SessionUnknown; click.ClickException for a beginning of several."""
+    out the dialect before the dash. Raises SessionUnknown; NotThere for a beginning of several."""
     try:
         return (await store.session(given)).session
     except SessionUnknown:
@@ -79,7 +93,7 @@ async def find_session(store: Store, given: str) -> str:
     ]
     if len(found) > 1:
         shown = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
-        raise click.ClickException(f"{given} is the beginning of {len(found)} sessions: {shown}. Give more of the id")
+        raise NotThere(f"{given} is the beginning of {len(found)} sessions: {shown}. Give more of the id")
     if not found:
         raise SessionUnknown(given)
     return found[0]

@@ -3,15 +3,44 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from datetime import UTC, datetime
+from textwrap import shorten
+from typing import TypeGuard
 
 import attrs
 import click
 
 from adapters.command_line.keeping import erase_command, export_command, import_command, prune_command
-from adapters.command_line.reading import find_session, reading, run, store_option
-from core.ports.store import SessionRow, SessionUnknown, StoredBatch
+from adapters.command_line.reading import find_session, no_session, one_line, reading, run, store_option
+from core.ports.keeping import Keeper
+from core.ports.store import SessionRow, SessionUnknown, StoredBatch, StoreError
+from core.session import events as e
 from core.session.events import TAGS
+
+TOLD_OF = (e.InputTranscript, e.ItemCreated, e.SessionClosed)
+WORDS_CHARS_MIN = 24
+PIPED_COLUMNS = 300
+ENDINGS = {
+    "client_close": "closed",
+    "disconnect_grace_expired": "never came back",
+    "erased": "erased",
+    "idle_ttl_expired": "silent too long",
+    "pause_expired": "paused too long",
+    "session_expired": "full length",
+}
+"""Why a session was closed -> the list's words for it. Clients may give other reasons; those are shown as they are."""
+
+
+@attrs.frozen
+class Listed:
+    """A session as the list shows it. ``damage``: why its log cannot be read."""
+
+    row: SessionRow
+    ended: str = ""
+    words: str = ""
+    damage: str = ""
 
 
 @click.group()
@@ -28,29 +57,40 @@ for command in (export_command, import_command, erase_command, prune_command):
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, newest first.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
 def list_sessions(store_url: str, limit: int, as_json: bool) -> None:
-    """List the newest sessions.
+    """List the newest sessions: when, how long, how it ended, and what the user said first.
 
     Example: duologue sessions list --limit 5
     """
-    rows = run(_rows, store_url, limit)
+    listed = run(_listed, store_url, limit)
     if as_json:
-        for row in rows:
-            click.echo(json.dumps(attrs.asdict(row)))
+        for one in listed:
+            click.echo(json.dumps({**attrs.asdict(one.row), "ended": one.ended, "words": one.words}))
         return
-    if not rows:
+    if not listed:
         click.echo("No sessions yet. Start a server (duologue serve) and talk to it.")
         return
-    heads = ("session", "began (UTC)", "length", "events", "dialect", "state")
-    cells = [heads, *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in cells) for column in range(len(heads))]
-    for line in cells:  # never cut short: half an id is of no use
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
+    heads = ("session", "began (UTC)", "length", "events", "state", "first words")
+    cells = [heads, *(_cells(one) for one in listed)]
+    widths = [max(len(line[column]) for line in cells) for column in range(len(heads) - 1)]
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else PIPED_COLUMNS
+    room = max(WORDS_CHARS_MIN, columns - sum(widths) - 2 * len(widths))
+    for line in cells:  # nothing but the words is cut short: half an id is of no use
+        shown = [cell.ljust(width) for cell, width in zip(line[:-1], widths, strict=True)]
+        click.echo("  ".join((*shown, shorten(line[-1], room, placeholder=" ..."))).rstrip())
 
 
-def _cells(row: SessionRow) -> tuple[str, ...]:
+def _cells(one: Listed) -> tuple[str, ...]:
+    row = one.row
     length = f"{(row.updated_ns - row.created_ns) / 1e9:.0f} s"
-    state = "closed" if row.closed else "open"
-    return (row.session, _time(row.created_ns), length, str(row.position), row.dialect, state)
+    return (row.session, _time(row.created_ns)[:19], length, str(row.position), _state(one), one_line(one.words))
+
+
+def _state(one: Listed) -> str:
+    if one.damage:
+        return "damaged"
+    if not one.row.closed:
+        return "open"
+    return ENDINGS.get(one.ended) or f"closed: {one_line(one.ended)}"
 
 
 @sessions.command("show")
@@ -68,12 +108,29 @@ def show(session: str, store_url: str, tags: tuple[str, ...]) -> None:
     try:
         run(_show, store_url, session, frozenset(tags))
     except SessionUnknown:
-        raise click.ClickException(f"no session {session}. List them: duologue sessions list") from None
+        raise no_session(session) from None
 
 
-async def _rows(url: str, limit: int) -> list[SessionRow]:
+async def _listed(url: str, limit: int) -> list[Listed]:
     async with reading(url) as store:
-        return list(await store.sessions(limit))
+        return [await _look_into(store, row) for row in await store.sessions(limit)]
+
+
+async def _look_into(store: Keeper, row: SessionRow) -> Listed:
+    """The first words, typed or spoken, and the last event of a session."""
+    try:
+        events = [record.event for record in await store.picked(row.session, TOLD_OF)]
+    except SessionUnknown:  # thrown away in this moment
+        return Listed(row)
+    except StoreError as fault:
+        return Listed(row, damage=str(fault))
+    ended = next((event.reason for event in events if isinstance(event, e.SessionClosed)), "")
+    said = (event.text for event in events if isinstance(event, e.InputTranscript) or _is_users(event))
+    return Listed(row, ended, next(filter(str.strip, said), ""))
+
+
+def _is_users(event: e.Event) -> TypeGuard[e.ItemCreated]:
+    return isinstance(event, e.ItemCreated) and event.role == "user"
 
 
 async def _show(url: str, session: str, tags: frozenset[str]) -> None:

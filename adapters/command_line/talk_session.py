@@ -28,6 +28,8 @@ RATE = 24_000
 STEP_MS = 20
 """How often the player and the meter are looked at."""
 LINGER_MS = 300
+INPUT_KEPT_MS = 10_000
+"""After so long without a connection silence and live sound are not kept for it any more."""
 PATIENCE_MS = 4_000
 """How long an interruption may stay unanswered before it counts as one that the assistant talked over."""
 
@@ -104,6 +106,8 @@ class Talk:
         self._progress_ms = 0
         self._interrupted = plan.interrupt is None
         self._user_level = 0.0
+        self._lost_at_ms: int | None = None
+        self._refusal_told = ""
 
     # -- clock ----------------------------------------------------------------------------------------------------
 
@@ -163,7 +167,11 @@ class Talk:
                 await self._sleep_until(sent_ms)
                 chunk = self._microphone.take(self._plan.chunk_ms, self.now_ms)
             self._user_level = level(chunk)
-            await self._client.append_audio(chunk)
+            if not self._is_long_gone() or (self._sound_card is None and any(chunk)):
+                await self._client.append_audio(chunk)
+
+    def _is_long_gone(self) -> bool:
+        return self._lost_at_ms is not None and self.now_ms - self._lost_at_ms > INPUT_KEPT_MS * self._plan.speed
 
     async def _watch(self) -> None:
         while not self._is_over():
@@ -172,11 +180,27 @@ class Talk:
             await self._report_playback()
             self._maybe_interrupt()
             self._show()
-            if self._player.sounding_id is not None or not self._microphone.is_silent:
+            self._tell_outage()
+            busy = self._player.sounding_id is not None or not self._microphone.is_silent
+            if busy or self._lost_at_ms is not None:  # the reconnect policy ends an outage
                 self._progress_ms = self.now_ms
             waited_s = (self.now_ms - self._progress_ms) / 1_000 / self._plan.speed
             if self._sound_card is None and waited_s > self._plan.timeout_s:
                 raise NoAnswer(f"no answer within {self._plan.timeout_s:g} s after the last that was heard or said")
+
+    def _tell_outage(self) -> None:
+        """Say once that the connection is gone, and once each new thing that the server answers meanwhile."""
+        if self._client.is_connected:
+            self._lost_at_ms, self._refusal_told = None, ""
+            return
+        if self._lost_at_ms is None:
+            self._lost_at_ms = self.now_ms
+            limit_s = self._client.reconnect.outage_ms_max // 1_000 if self._client.reconnect is not None else 0
+            self._narrator.line(f"-- the connection is lost; waiting for the server, for {limit_s} s at most")
+        refusal = self._client.refusal
+        if refusal is not None and refusal.code != self._refusal_told:
+            self._refusal_told = refusal.code
+            self._narrator.line(f"-- the server is there again, but: {refusal.message.rstrip('.')} ({refusal.code})")
 
     async def _report_playback(self) -> None:
         sounding = self._player.sounding_id

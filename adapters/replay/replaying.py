@@ -10,7 +10,7 @@ import attrs
 
 from core.actors.supervisor import MakeProjection
 from core.ports.projection import Frame, Projection
-from core.ports.store import Store, StoredBatch
+from core.ports.store import Store, StoredBatch, StoreError
 from core.session import events as e
 from core.session.apply import LogBroken, apply
 from core.session.digest import CHAIN_START, chain_digest
@@ -50,7 +50,13 @@ class Replay:
 
 
 class SessionUnreadable(Exception):
-    """The session cannot be replayed by this version. The message says why."""
+    """The log is damaged, or cannot be replayed by this version; the message says why. ``position``: of the first event
+    that cannot be read; ``replay``: what came before it."""
+
+    def __init__(self, problem: str, position: int, replay: Replay) -> None:
+        super().__init__(problem)
+        self.position = position
+        self.replay = replay
 
 
 @attrs.define
@@ -77,7 +83,7 @@ class Replayer:
             try:
                 apply(replay.state, record)
             except LogBroken as fault:
-                raise SessionUnreadable(str(fault)) from fault
+                raise SessionUnreadable(str(fault), record.position, replay) from fault
             frames.extend(self._project(record))
             effects.extend(effects_of(record, replay.state))
         replay.batches += 1
@@ -91,7 +97,8 @@ class Replayer:
         if self._projection is None:
             self._projection = self.make_projection(state.dialect, state.projection_version)
         if self._projection is None:
-            raise SessionUnreadable(f"no projection {state.dialect!r} version {state.projection_version} here")
+            problem = f"no projection {state.dialect!r} version {state.projection_version} here"
+            raise SessionUnreadable(problem, record.position, self.replay)
         return self._projection.fold(record, state)
 
     def _compare(self, batch: StoredBatch, effects: list[Effect], frames: list[Frame]) -> Mismatch | None:
@@ -111,14 +118,27 @@ async def replay_session(
     session: str,
     make_projection: MakeProjection,
     encode: Callable[[object], bytes],
-    progress: Callable[[int], None] = lambda position: None,
+    progress: Callable[[int, int], None] = lambda position, end: None,
 ) -> Replay:
-    """Read and fold a whole session. Raises SessionUnknown, SessionUnreadable."""
+    """Read and fold a whole session; ``progress`` is told of how many events how many are done. Raises SessionUnknown,
+    SessionUnreadable, and StoreFailed for a store that cannot even say where the log ends."""
+    end = (await store.session(session)).position
     replayer = Replayer(make_projection, encode)
-    position = 0
-    while batches := await store.read(session, position, READ_RECORDS):
+    replay, limit = replayer.replay, READ_RECORDS
+    while True:
+        try:
+            batches = await store.read(session, replay.state.position, limit)
+        except StoreError as fault:
+            if limit == 1:
+                raise SessionUnreadable(str(fault), replay.state.position + 1, replay) from fault
+            limit = 1  # something on this page is damaged: what lies before it is still read
+            continue
+        if not batches:
+            break
         for batch in batches:
             replayer.fold(batch)
-        position = replayer.replay.state.position
-        progress(position)
-    return replayer.replay
+        progress(replay.state.position, end)
+    if replay.state.position < end:
+        problem = f"the log ends at position {replay.state.position}, and went on to {end}"
+        raise SessionUnreadable(problem, replay.state.position + 1, replay)
+    return replay

@@ -337,10 +337,10 @@ def command(*words: str) -> str:
 @pytest.mark.parametrize("words", [["list"], ["show", "x"], ["prune", "--older-than", "1d"], ["import", __file__]])
 def test_a_store_that_cannot_be_is_said_in_a_sentence(words: list[str]) -> None:
     result = CliRunner().invoke(main, ["sessions", *words, "--store", "nonsense"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "a store URL looks like sqlite:///" in result.output
     result = CliRunner().invoke(main, ["sessions", *words, "--store", "oracle://me:s3cr@t@host/name"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "oracle://me:***@host/name" in result.output
 
 

@@ -174,10 +174,32 @@ def test_the_old_token_is_kept_until_the_new_one_is_here() -> None:
 def test_back_off_and_giving_up() -> None:
     story = Story(reconnect=ReconnectPolicy(attempts_max=3, initial_ms=100, jitter=0.5)).live()
     story.core.disconnected(None, "cut")
-    assert [story.core.retry_delay_ms(chance) for chance in (0.0, 1.0, 0.5)] == [50, 200, 300]
-    assert story.core.retry_delay_ms(0.5, "no route") is None
+    assert [story.core.retry_delay_ms(0, chance) for chance in (0.0, 1.0, 0.5)] == [50, 200, 300]
+    assert story.core.retry_delay_ms(0, 0.5, "no route") is None
     assert isinstance(story.core.failure, ConnectionLost)
     assert story.core.failure.attempts == 3
+
+
+def test_a_server_that_loads_again_is_waited_for_up_to_a_limit() -> None:
+    story = Story(reconnect=ReconnectPolicy(jitter=0.0)).live()
+    story.core.disconnected(None, "killed")
+    now_ms, tries = 5_000, []
+    while (delay_ms := story.core.retry_delay_ms(now_ms * MS, 0.5, "loading", retry_after_ms=2_000)) is not None:
+        tries.append(delay_ms)
+        now_ms += delay_ms
+    assert tries[0] == 2_000, "the server asked for it"
+    assert max(tries) == 5_000
+    assert 110_000 < now_ms - 5_000 <= 120_000
+    assert isinstance(story.core.failure, ConnectionLost)
+
+
+def test_the_limit_is_one_of_each_outage() -> None:
+    story = Story(reconnect=ReconnectPolicy(outage_ms_max=1_000)).live()
+    for lost_ms in (0, 50_000):
+        story.core.disconnected(None, "cut")
+        assert story.core.retry_delay_ms(lost_ms * MS, 0.5) is not None
+        story.core.connected(lost_ms * MS)
+        story.hear(RESUMED)
 
 
 def test_a_policy_violation_is_not_tried_again() -> None:

@@ -76,7 +76,7 @@ class StreamMachine(RuleBasedStateMachine):
     def come_back(self) -> None:
         while self.core.phase == GAP:
             self.core.attempt = 0
-            assert self.core.retry_delay_ms(0.5) is not None
+            assert self.core.retry_delay_ms(0, 0.5) is not None
             self.core.connected(self.now_ns)
 
     # -- rules

@@ -1,0 +1,158 @@
+"""`duologue replay` and `duologue sessions list` on a session that was recorded, and on logs that are damaged."""
+
+from __future__ import annotations
+
+import io
+import json
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner, Result
+from rich.console import Console
+
+from adapters.command_line.main import main
+from adapters.command_line.reading import one_line
+from adapters.command_line.replay import _print_lines
+from adapters.replay.conversation import Line
+from store.opening import open_store
+from tests.archive.recordings import SECRET, put, record
+
+Recording = tuple[Any, Any]
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return record()
+
+
+@pytest.fixture
+def file(recording: Recording, tmp_path: Path) -> Path:
+    """A SQLite store with the recorded session in it."""
+    path = tmp_path / "log.sqlite3"
+
+    async def fill() -> None:
+        async with open_store(f"sqlite:///{path}") as store:
+            await put(store, recording)
+
+    trio.run(fill)
+    return path
+
+
+def change(file: Path, statement: str) -> None:
+    """Damage the store behind the server's back."""
+    connection = sqlite3.connect(file)
+    with connection:
+        assert connection.execute(statement).rowcount == 1
+    connection.close()
+
+
+def session_in(file: Path) -> str:
+    connection = sqlite3.connect(file)
+    (session,) = connection.execute("SELECT session FROM sessions").fetchone()
+    connection.close()
+    return str(session)
+
+
+def duologue(file: Path, *words: str) -> Result:
+    return CliRunner().invoke(main, [*words, "--store", f"sqlite:///{file}"])
+
+
+def test_an_exact_replay_prints_the_talk_with_what_was_not_heard(file: Path) -> None:
+    result = duologue(file, "replay", session_in(file))
+    assert result.exit_code == 0, result.output
+    *talk, verdict = result.output.splitlines()
+    assert re.fullmatch(r"exact: \d+ events, \d+ batches, \d+ wire events replay as recorded; .* closed", verdict)
+    assert [line.split()[2] for line in talk] == ["user", "assistant"] * 3, "one line a turn"
+    (cut,) = [line for line in talk if "cancelled" in line]
+    assert "[not heard: " in cut
+    told = json.loads(duologue(file, "replay", session_in(file), "--json").output)
+    assert (told["exact"], told["mismatch"], told["damage"]) == (True, None, None)
+    assert [turn["cut"] != "" for turn in told["turns"] if "cancelled" in " ".join(turn["notes"])] == [True]
+
+
+def test_on_a_terminal_what_was_not_heard_is_struck_out() -> None:
+    console = Console(force_terminal=True, width=60, record=True, file=io.StringIO())
+    _print_lines(console, [Line(1_500, "assistant", "The cat was", " tail tucked under", ("1.2 s heard",))])
+    styled = console.export_text(styles=True)
+    (struck,) = re.findall(r"\x1b\[(?:\d+;)*9m([^\x1b]*)", styled)
+    assert struck.strip() == "tail tucked under"
+
+
+def test_a_changed_event_is_a_difference_with_its_position(file: Path) -> None:
+    change(file, "UPDATE events SET body = replace(body, 'swordfish,', 'sailfish,') WHERE position = 35")
+    result = duologue(file, "replay", session_in(file))
+    assert result.exit_code == 1
+    assert "differs at position 35" in result.output
+    told = json.loads(duologue(file, "replay", session_in(file), "--json").output)
+    assert (told["exact"], told["mismatch"]["position"]) == (False, 35)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        ("DELETE FROM events WHERE position = 20", "position 20 is missing"),
+        ("UPDATE events SET body = '{torn' WHERE position = 20", "position 20: output version"),
+        ("UPDATE events SET type = 'nonsense' WHERE position = 20", "position 20: unknown event type 'nonsense'"),
+        ("UPDATE events SET version = 99 WHERE position = 20", "position 20: output version 99 is newer"),
+    ],
+)
+def test_a_damaged_log_is_told_up_to_the_damage(file: Path, damage: str, says: str) -> None:
+    change(file, damage)
+    result = duologue(file, "replay", session_in(file))
+    assert result.exit_code == 3
+    *talk, verdict = result.output.splitlines()
+    assert re.match(r"damaged from position (19|20) on: ", verdict)
+    assert says in verdict
+    assert len(talk) == 2, "the turns before the damage"
+    told = json.loads(duologue(file, "replay", session_in(file), "--json").output)
+    assert not told["exact"]
+    assert says in told["damage"]["problem"]
+    assert len(told["turns"]) == 2
+
+
+def test_a_log_that_lost_its_end_is_damaged(file: Path) -> None:
+    connection = sqlite3.connect(file)
+    (end,) = connection.execute("SELECT max(position) FROM events").fetchone()
+    connection.close()
+    change(file, f"DELETE FROM events WHERE position = {end}")
+    result = duologue(file, "replay", session_in(file))
+    assert result.exit_code == 3
+    assert f"the log ends at position {end - 1}, and went on to {end}" in result.output
+
+
+def test_what_is_not_there_has_a_code_of_its_own(file: Path, tmp_path: Path) -> None:
+    unknown = duologue(file, "replay", "ghost")
+    assert unknown.exit_code == 2
+    assert "duologue sessions list" in unknown.output
+    nowhere = duologue(tmp_path / "nothing.sqlite3", "replay", "ghost")
+    assert nowhere.exit_code == 2
+    assert "there is no store at" in nowhere.output
+
+
+def test_the_list_says_how_a_session_ended_and_its_first_words(file: Path) -> None:
+    result = duologue(file, "sessions", "list")
+    assert result.exit_code == 0, result.output
+    heads, row = result.output.splitlines()
+    assert heads.endswith("  first words")
+    assert re.match(rf"{session_in(file)}  2023-11-14 22:13:20  \d+ s +\d+ +closed  turn 1$", row)
+    told = json.loads(duologue(file, "sessions", "list", "--json").output)
+    assert (told["ended"], told["words"]) == ("client_close", "turn 1")
+
+
+def test_the_list_shows_typed_words_other_endings_and_damage(file: Path) -> None:
+    change(file, "DELETE FROM events WHERE type = 'input_transcript'")
+    assert SECRET[:15] in duologue(file, "sessions", "list").output
+    change(file, "UPDATE events SET body = '{\"reason\": \"it \\u001b[31mrained\"}' WHERE type = 'session_closed'")
+    assert "closed: it [31mrained" in duologue(file, "sessions", "list").output, "nothing in it steers the terminal"
+    change(file, "UPDATE events SET body = 'torn' WHERE type = 'session_closed'")
+    listed = duologue(file, "sessions", "list")
+    assert listed.exit_code == 0
+    assert "  damaged" in listed.output
+
+
+def test_words_of_a_client_cannot_steer_the_terminal() -> None:
+    assert one_line("a\x1b[2Jb\nc\x07\u202ed\x9b31m") == "a [2Jb c d 31m"
