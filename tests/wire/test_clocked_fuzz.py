@@ -45,30 +45,32 @@ def taken(dialect: Dialect, message: str | bytes, read: Callable[[Any], Any]) ->
 
 # -- the demo -----------------------------------------------------------------------------------------------------
 
-_JSON = st.recursive(
+JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
     max_leaves=8,
 )
-_AUDIO = st.binary(max_size=64).map(lambda data: b64encode(data).decode())
-_FIELDS = (
-    "audio_base64",
-    "force_listen",
-    "timeout",
-    "system_prompt",
-    "config",
-    "ref_audio_path",
-    "ref_audio_base64",
-    "tts_ref_audio_base64",
-    "frame_base64_list",
-    "event_id",
-    "type",
+SOUND = st.binary(max_size=64).map(lambda data: b64encode(data).decode())
+DEMO_FIELDS = st.sampled_from(
+    [
+        "audio_base64",
+        "force_listen",
+        "timeout",
+        "system_prompt",
+        "config",
+        "ref_audio_path",
+        "ref_audio_base64",
+        "tts_ref_audio_base64",
+        "frame_base64_list",
+        "event_id",
+        "type",
+    ]
 )
 
 
 @given(
     name=st.sampled_from([*MINICPMO.handlers, "dance"]),
-    fields=st.dictionaries(st.sampled_from(_FIELDS), _JSON | _AUDIO, max_size=5),
+    fields=st.dictionaries(DEMO_FIELDS, JSON | SOUND, max_size=5),
 )
 def test_messages_of_the_demo(name: str, fields: dict[str, Any]) -> None:
     taken(MINICPMO, json.dumps({"type": name, **fields}), MINICPMO.make_reader())
@@ -107,7 +109,7 @@ def _flipped(page: bytes, at: int, bit: int) -> bytes:
 
 
 _PAGE = st.sampled_from(GOOD)
-_DAMAGED = st.one_of(
+DAMAGED = st.one_of(
     _PAGE,
     st.binary(max_size=200),
     st.builds(lambda page, size: page[: size % len(page)], _PAGE, st.integers(0, 10_000)),
@@ -120,7 +122,7 @@ _DAMAGED = st.one_of(
 
 
 @given(
-    st.lists(st.tuples(st.sampled_from([b"\x01"] * 12 + [bytes([kind]) for kind in range(11)]), _DAMAGED), max_size=12)
+    st.lists(st.tuples(st.sampled_from([b"\x01"] * 12 + [bytes([kind]) for kind in range(11)]), DAMAGED), max_size=12)
 )
 def test_damaged_streams_for_moshi(messages: list[tuple[bytes, bytes]]) -> None:
     read = MoshiReader()
