@@ -103,6 +103,11 @@ const stories = {
       reason: done.response.status_details?.reason,
       audioEndMs: truncated.audio_end_ms,
       sameItem: truncated.item_id === first.item_id,
+      kept: session.history.find((item) => item.itemId === first.item_id)?.content[0]?.transcript ?? "",
+      told: seen
+        .filter((e) => e.item_id === first.item_id && e.type === "response.output_audio_transcript.delta")
+        .map((e) => e.delta)
+        .join(""),
       late: seen.slice(mark).filter((e) => e.item_id === first.item_id && /delta/.test(e.type)).length,
       interrupted,
     });

@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-TONE_FRAMES = 6
+SPEAKS = [range(*map(int, span.split("-"))) for span in os.environ.get("DUOLOGUE_TALK_SPEAKS", "0-6").split(",")]
+"""The frames in which its user speaks."""
 FRAMES = int(os.environ.get("DUOLOGUE_TALK_FRAMES", "60"))
 FRAME_S = 0.08
 
@@ -47,7 +48,7 @@ class InputStream(_Stream):
             if number == FRAMES + 5:
                 os.kill(os.getpid(), signal.SIGINT)  # as its user does
             return
-        loud = [0.3 * math.sin(i * 0.3) if number < TONE_FRAMES else 0.0 for i in range(self.size)]
+        loud = [0.3 * math.sin(i * 0.3) if any(number in span for span in SPEAKS) else 0.0 for i in range(self.size)]
         self.callback(np.array(loud, np.float32)[:, None], self.size, None, None)
 
 

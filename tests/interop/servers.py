@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import queue
 import threading
+import time
+import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -19,6 +21,8 @@ from gpu_runtime.host.inline import open_inline
 from gpu_runtime.models.scripted import machine
 from store.opening import open_store
 
+LEFT_S = 15.0
+
 
 @attrs.frozen
 class Served:
@@ -30,6 +34,19 @@ class Served:
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self.port}/v1"
+
+    def is_left(self) -> bool:
+        """Whether no session is left, within a moment: every client has closed its own."""
+        until = time.monotonic() + LEFT_S
+        while self.supervisor.sessions and time.monotonic() < until:
+            time.sleep(0.05)
+        return not self.supervisor.sessions
+
+    def figure(self, name: str) -> float:
+        """A figure of the server's metrics, with its labels; 0 when it is not there yet."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=10) as page:
+            lines = page.read().decode().splitlines()
+        return next((float(line.split()[-1]) for line in lines if line.startswith(f"{name} ")), 0.0)
 
 
 @contextmanager

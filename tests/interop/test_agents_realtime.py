@@ -39,6 +39,7 @@ def test_it_connects_configures_speaks_hears_and_closes(driver: Path) -> None:
     with served(answer_units=8, rtf=0.2) as server:
         assert tell(driver, "configure", server.port)["configured"]["instructions"] == "Be kind."
         told = tell(driver, "answer", server.port)
+        assert server.is_left(), "its session has ended with its connection"
     answered = told["answered"]
     assert (answered["status"], answered["audioBytes"]) == ("completed", 8 * 200 * 24_000 // 500)
     assert "turn 2" in answered["transcript"]
@@ -56,6 +57,9 @@ def test_it_interrupts_and_truncates(driver: Path) -> None:
     assert cut["late"] == 0
     assert cut["interrupted"] >= 1
     assert 0 < cut["audioEndMs"] < 3_000
+    assert cut["kept"]
+    assert cut["told"].startswith(cut["kept"]), "what its history keeps was heard"
+    assert len(cut["kept"]) < len(cut["told"]), "and what was not heard came in no later event"
     assert told["again"]["otherItem"]
     assert told["closed"]["errors"] == []
 

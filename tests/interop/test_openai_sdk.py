@@ -17,6 +17,7 @@ import openai
 import pytest
 
 from adapters.server.settings import ServerSettings
+from adapters.wire.served import OPENAI_MODELS
 from tests.interop.servers import Served, served
 from tests.server.servers import PNG
 
@@ -40,7 +41,8 @@ def silence(ms: int) -> str:
 
 @pytest.fixture
 def server() -> Iterator[Served]:
-    with served(answer_units=8, rtf=0.2) as running:
+    settings = ServerSettings(port=0, model="scripted", model_aliases=(*OPENAI_MODELS, "cascade"))
+    with served(settings, answer_units=8, rtf=0.2) as running:
         yield running
 
 
@@ -83,7 +85,7 @@ def test_the_program_on_the_page_about_clients_works_as_it_stands(server: Served
         assert answer.getnframes() == 8 * 200 * RATE // 1_000
 
 
-def test_it_speaks_hears_an_answer_and_goes_on(connect: Callable[[], Any]) -> None:
+def test_it_speaks_hears_an_answer_goes_on_and_closes(server: Served, connect: Callable[[], Any]) -> None:
     with connect() as connection:
         created = connection.recv()
         assert created.type == "session.created"
@@ -101,6 +103,7 @@ def test_it_speaks_hears_an_answer_and_goes_on(connect: Callable[[], Any]) -> No
             assert len(audio) == 8 * 200 * RATE // 500
             heard = [e for e in seen if e.type == "conversation.item.input_audio_transcription.completed"]
             assert [e.transcript for e in heard] == [f"turn {turn}"]
+    assert server.is_left(), "its session has ended with its connection"
 
 
 def test_every_event_is_one_that_the_sdk_knows(connect: Callable[[], Any]) -> None:

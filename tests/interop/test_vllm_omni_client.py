@@ -66,11 +66,12 @@ async def next_response(client: Any) -> Any:
     return await asyncio.wait_for(anext(client.responses()), WAIT_S)
 
 
-def talk(story: Callable[..., Awaitable[None]], duplex: Any, **script: Any) -> None:
+def talk(story: Callable[..., Awaitable[None]], duplex: Any, *, and_leaves: bool = False, **script: Any) -> None:
     """Run ``story(port)`` against a server of its own."""
     settings = ServerSettings(port=0, model="scripted", model_aliases=("openbmb/MiniCPM-o-*",))
     with served(settings, **{"answer_units": 8, "rtf": 0.2, **script}) as server:
         asyncio.run(asyncio.wait_for(story(duplex, server.port), 60))
+        assert server.is_left() or not and_leaves, "the session was closed, and not only its connection"
 
 
 def test_it_connects_configures_speaks_hears_and_closes(duplex: Any) -> None:
@@ -93,7 +94,7 @@ def test_it_connects_configures_speaks_hears_and_closes(duplex: Any) -> None:
             with pytest.raises(duplex.DuplexSessionClosedError):
                 await client.commit()
 
-    talk(story, duplex)
+    talk(story, duplex, and_leaves=True)
 
 
 def test_a_committed_turn_is_answered_where_the_model_decides(duplex: Any) -> None:

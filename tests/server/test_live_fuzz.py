@@ -54,7 +54,7 @@ DEMO_WILD = st.builds(
 )
 MOSHI_WILD = st.builds(lambda kind, page: bytes([kind]) + page, st.sampled_from([1] * 12 + [*range(11)]), DAMAGED)
 EVENT_FIELDS = st.sampled_from(
-    "session audio item item_id response response_id audio_end_ms played_ms event_id event text".split()
+    "session audio item item_id response response_id audio_end_ms played_ms event_id event text".split()  # noqa: SIM905
 )
 EVENT_WILD = st.builds(
     message,
