@@ -39,8 +39,8 @@ def loudness(data: bytes, audio: AudioFormat) -> float:
     if not data:
         return 0.0
     if audio.encoding == PCM16:
-        whole = np.frombuffer(data, "<i2").astype(np.int64)
-        return math.sqrt(int(np.dot(whole, whole)) / len(whole)) / 32_768
+        whole = np.frombuffer(data, "<i2").astype(np.float64)  # exact: the squares of hours of it stay below 2**53
+        return math.sqrt(float(np.dot(whole, whole)) / len(whole)) / 32_768
     if audio.encoding == PCM_F32LE:
         samples = np.frombuffer(data, "<f4").astype(np.float64)
     else:

@@ -33,6 +33,8 @@ class InputBodies:
 
     def let_go(self, state: SessionState) -> None:
         """Forget what a new worker has no need of any more, once it is much."""
+        if len(self.bodies) <= SPARE_ITEMS and self.size_bytes <= SPARE_BYTES:
+            return
         items, size_bytes = amount_needed(state)
         if len(self.bodies) > 2 * items + SPARE_ITEMS or self.size_bytes > 2 * size_bytes + SPARE_BYTES:
             needed = frozenset(bodies_needed(state))

@@ -25,19 +25,29 @@ URGENT = (e.EpochBump, e.Attached, e.ResponseEnded, e.SpeechStopped, e.Commit)
 PATIENT = (e.Append, e.PlaybackAck)
 """Events whose durability nobody waits for: a batch of nothing else may share a later commit."""
 
+EARLY_NS = 300_000_000
+"""With so much sound left to play a client does not hear that the next unit shared a later commit too: a model that is
+quicker than speech then costs hardly more commits than one session's microphone."""
+
 
 def batch_of(
-    state: SessionState, term: int, records: tuple[e.Record, ...], chain: bytes, bodies: Mapping[str, bytes]
+    state: SessionState,
+    term: int,
+    records: tuple[e.Record, ...],
+    chain: bytes,
+    bodies: Mapping[str, bytes],
+    early: bool = False,
 ) -> Batch:
-    """The batch of ``records``, the last of which ``state`` has folded; with those of ``bodies`` that they name."""
+    """The batch of ``records``, the last of which ``state`` has folded; with those of ``bodies`` that they name. ``early``:
+    the client has sound enough to play for now."""
     expected = records[0].position - 1
     used = tuple(
         Body(digest, bodies[digest])
         for record in records
         if isinstance(record.event, e.Append | e.Output) and (digest := record.event.digest) in bodies
     )
-    urgent = any(isinstance(record.event, URGENT) for record in records)
-    patient = all(isinstance(record.event, PATIENT) for record in records)
+    kinds = {type(record.event) for record in records}
+    urgent, patient = not kinds.isdisjoint(URGENT), kinds.issubset((*PATIENT, e.Output) if early else PATIENT)
     return Batch(state.session_id, term, f"{term}.{expected}", expected, records, chain, used, urgent, patient)
 
 
@@ -53,7 +63,8 @@ class Journal:
         """Queue a step's records. ``frames``: what they added to the stream. A store that refuses is the session's end."""
         session, store = self.session, self.ports.store
         self.chain = chain_digest(self.chain, self.ports.encode((result.effects, frames)))
-        batch = batch_of(session.state, session.term, result.records, self.chain, bodies)
+        early = session.outbox.played_out_ns > result.records[-1].at_ns + EARLY_NS
+        batch = batch_of(session.state, session.term, result.records, self.chain, bodies, early)
         queued_at, position = trio.current_time(), result.records[-1].position
 
         def done(error: StoreError | None) -> None:

@@ -49,7 +49,8 @@ class Mailbox(Generic[T]):
     def nudge(self) -> None:
         """Wake the receiver without an item: something that it looks at by itself has changed."""
         self._awake = True
-        self._lot.unpark_all()
+        if self._lot:
+            self._lot.unpark_all()
 
     async def wait(self) -> None:
         """Until there is an item or a nudge."""

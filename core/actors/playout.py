@@ -87,7 +87,10 @@ class Playout:
     def release(self) -> None:
         """Let what is due become events, and tell the lane when it is too far ahead, or no more."""
         session = self.session
-        while not session.ended and (due := self._head_due_ns()) is not None and due <= session.now_ns():
+        while self.pacer.queue and not session.ended:
+            due_ns = self._head_due_ns()
+            if due_ns is None or due_ns > session.now_ns():
+                break
             session.step(*command_from(self.pacer.take()))
         word = self.pacer.lane_word(self._undelivered_ms())
         if word is not None:

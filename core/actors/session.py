@@ -309,7 +309,8 @@ class Session:
         self._input_bodies.let_go(self.state)
         self._ports.watch.stepped(self, result.records)
         # Not the sender: nothing of this may be written before it is durable, and then the journal says so.
-        self._watchers.unpark_all()
+        if self._watchers:
+            self._watchers.unpark_all()
         return result.records
 
     def became_durable(self) -> None:
@@ -415,5 +416,6 @@ class Session:
 
     def move(self) -> None:
         """The sender looks again, and whoever waits for a change."""
-        self._sender.unpark_all()
-        self._watchers.unpark_all()
+        for lot in (self._sender, self._watchers):
+            if lot:
+                lot.unpark_all()

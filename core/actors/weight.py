@@ -17,7 +17,7 @@ VALUE_BYTES = 16
 
 
 def weight(value: Any) -> int:
-    """Of a string, bytes, an attrs object, or any nesting of them in tuples, lists and mappings."""
+    """Of a string, bytes, an attrs object, or any nesting of them in tuples, lists and JSON objects."""
     size_bytes = 0
     parts = [value]
     for part in parts:  # which grows as it is walked: a call for each part would cost three times as much
@@ -27,6 +27,10 @@ def weight(value: Any) -> int:
             size_bytes += len(part) if part.isascii() else len(part) * WIDE_CHAR_BYTES
         elif kind is bytes:
             size_bytes += len(part)
+        elif kind is dict:  # a frame's payload, which has text for keys: all of them at once
+            keys = "".join(part)
+            size_bytes += VALUE_BYTES * len(part) + len(keys) * (1 if keys.isascii() else WIDE_CHAR_BYTES)
+            parts += part.values()
         else:
             parts_of = _PARTS[kind]
             if parts_of is not None:

@@ -37,10 +37,12 @@ MODALITIES = (("audio",), ("text",), ("text", "audio"))
 def absurd(state: SessionState, command: c.Command) -> str | None:
     """The name of the first field of ``command`` whose value cannot be, or None."""
     kind = type(command)
-    for field in kind.__attrs_attrs__:
-        value = getattr(command, field.name)
-        if value is not None and value is not True and value is not False and not _plain(value, _chars_max(field.name)):
-            return str(field.name)
+    for name, chars_max in _FIELDS[kind]:
+        value = getattr(command, name)
+        if value is None or (type(value) is str and len(value) <= chars_max and value.isascii()):
+            continue  # almost all, and every command is looked through: no call for these
+        if not _plain(value, chars_max):
+            return name
     check = _CHECKS.get(kind)
     return None if check is None else check(state, command)
 
@@ -51,8 +53,17 @@ def echoed_id(command: c.Command) -> str | None:
     return event_id if event_id is not None and _plain(event_id, ID_CHARS_MAX) else None
 
 
-def _chars_max(field: str) -> int:
-    return ID_CHARS_MAX if field.endswith("_id") else TEXT_CHARS_MAX
+class _Fields(dict[type, tuple[tuple[str, int], ...]]):
+    """Of each class the names of its fields and how many characters each may have; found out once, for every command is
+    looked through."""
+
+    def __missing__(self, kind: Any) -> tuple[tuple[str, int], ...]:
+        names = [str(field.name) for field in getattr(kind, "__attrs_attrs__", ())]
+        made = self[kind] = tuple((name, ID_CHARS_MAX if name.endswith("_id") else TEXT_CHARS_MAX) for name in names)
+        return made
+
+
+_FIELDS = _Fields()
 
 
 def _plain(value: Any, chars_max: int) -> bool:
@@ -60,14 +71,13 @@ def _plain(value: Any, chars_max: int) -> bool:
     kind = type(value)
     if kind is str:
         return len(value) <= chars_max and (value.isascii() or _is_text(value))
-    if kind is int:
+    if kind is int or kind is bool:
         return bool(-INT_MAX <= value <= INT_MAX)
     if kind is float:
         return math.isfinite(value)
     if kind is tuple:
         return all(_plain(one, chars_max) for one in value)
-    fields = getattr(kind, "__attrs_attrs__", ())
-    return all(_plain(getattr(value, field.name), chars_max) for field in fields)
+    return all(_plain(getattr(value, name), chars_max) for name, _ in _FIELDS[kind])
 
 
 def _is_text(value: str) -> bool:
