@@ -53,7 +53,7 @@ DECIDE_TIMEOUT_S = 5.0
 ANSWERS_WAITING_MAX = ASIDES_MAX // 2
 ANSWERS_LOOK_S = 0.01
 
-AT_ONCE = (c.AppendAudio, c.CancelOutput, c.AckPlayback, c.Touch, c.Pause, c.Unpause, c.Close)
+AT_ONCE = (c.AppendAudio, c.CancelOutput, c.JudgeOverlap, c.AckPlayback, c.Touch, c.Pause, c.Unpause, c.Close)
 """Commands that do not wait for an answer to be taken: who talks over it, or cuts it, must be heard while much of it waits
 to be sent. Many of them without a use (cancels of nothing) wait for their own echoes all the same, as the others wait for all
 that the client has not taken: so who asks for much is pushed back by its own transport, instead of dropped as one that does
@@ -390,7 +390,10 @@ class Conversation:
         assert session is not None
         echoed = self.dialect.clocked and isinstance(command, c.AppendAudio)
         await self._until_stream_is_taken(session, at_once=isinstance(command, AT_ONCE) and not echoed)
-        if isinstance(command, c.CancelOutput) and self.meter is not None:
+        cuts = isinstance(command, c.CancelOutput) or (
+            isinstance(command, c.JudgeOverlap) and command.action == "barge_in"
+        )
+        if cuts and self.meter is not None:
             self.meter.asked_to_cut()
         if not isinstance(command, c.UpdateConfig):
             session.post(command, ask.bodies)

@@ -125,6 +125,15 @@ class CancelOutput:
 
 
 @attrs.frozen
+class JudgeOverlap:
+    """The client's own judgement of what is being said over an answer: ``action`` barge_in, listen or drop, and one of
+    ``overlap.CLIENT_REASONS``. Where nothing is said over an answer there is nothing to judge."""
+
+    action: str
+    reason: str
+
+
+@attrs.frozen
 class CreateItem:
     """``item`` is the wire form as JSON text; ``role`` is that of a message, or function_call or function_call_output,
     whose ``call_id`` (and a call's ``name``) tie the two together."""
@@ -342,6 +351,7 @@ Command = (
     | CommitInput
     | CreateResponse
     | CancelOutput
+    | JudgeOverlap
     | CreateItem
     | DeleteItem
     | RetrieveItem
@@ -374,6 +384,7 @@ CLIENT_COMMANDS = (
     CommitInput,
     CreateResponse,
     CancelOutput,
+    JudgeOverlap,
     CreateItem,
     DeleteItem,
     RetrieveItem,

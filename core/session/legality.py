@@ -16,6 +16,7 @@ LEGAL: dict[type, frozenset[Phase]] = {
     c.CommitInput: _OPEN,
     c.CreateResponse: _OPEN,
     c.CancelOutput: _LIVE,
+    c.JudgeOverlap: _LIVE,
     c.CreateItem: _LIVE,
     c.DeleteItem: _LIVE,
     c.RetrieveItem: _LIVE,

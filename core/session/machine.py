@@ -177,6 +177,7 @@ _DECIDE: dict[type, Callable[[Context, Any], Decision]] = {
     c.TurnHeard: user.turn_heard,
     c.CreateResponse: output.create_response,
     c.CancelOutput: output.cancel_output,
+    c.JudgeOverlap: user.judge_overlap,
     c.FailOutput: output.fail_output,
     c.AckPlayback: output.ack_playback,
     c.ModelOutput: output.model_output,

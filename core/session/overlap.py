@@ -2,7 +2,8 @@
 
 The same machine judges for every kind of model. A model that decides by itself (listen or speak, each unit) does so in
 its outputs; for a cascade the detector's findings come here. The order of the rules is the order in which they can be
-known: a session that never yields, speech that went on too long for a remark, and at its end what was said.
+known: a session that never yields, what the client itself says, speech that went on too long for a remark, and at its end
+what was said.
 """
 
 from __future__ import annotations
@@ -24,6 +25,12 @@ SHORT_ACK_PHRASES = frozenset({"i see", "got it", "go on", "oh i see", "of cours
 SHORT_ACK_WORDS_MAX = 4
 
 
+OVERLAP_ACTIONS = ("drop", "listen", "barge_in")
+
+CLIENT_REASONS = ("client_overlap_action", "client_force_barge_in", "client_force_listen")
+"""Why a decision is as it is, when the client made it."""
+
+
 def is_short_ack(text: str) -> bool:
     """Whether a transcript is nothing but a short acknowledgement ("mm-hmm", "yeah, okay")."""
     joined = re.sub(r"(?<=\w)-(?=\w)", "", text.lower())
@@ -37,6 +44,11 @@ def may_barge_in(config: SessionConfig) -> bool:
     """Whether speech can cut an answer in this session at all."""
     detection = config.turn_detection
     return detection is not None and detection.interrupt_response and config.overlap_policy == "barge_in_on_speech"
+
+
+def why_not(config: SessionConfig) -> str:
+    """Why speech cuts nothing in this session."""
+    return "policy_listen_only" if config.overlap_policy == "listen_only" else "interrupt_response_off"
 
 
 def judge_ongoing(config: SessionConfig, speech_ms: int) -> tuple[str, str] | None:

@@ -14,6 +14,7 @@ from typing import Any
 from core.session import commands as c
 from core.session.config import REFERENCE_AUDIO, TEXT
 from core.session.decisions.items import TOKENS_MAX
+from core.session.overlap import CLIENT_REASONS, OVERLAP_ACTIONS
 from core.session.state import SessionState
 
 INT_MAX = 2**63 - 1
@@ -116,6 +117,12 @@ def _create_response(state: SessionState, command: c.CreateResponse) -> str | No
     return None if tokens is None or 0 < tokens <= TOKENS_MAX else "max_output_tokens"
 
 
+def _judge_overlap(state: SessionState, command: c.JudgeOverlap) -> str | None:
+    if command.action not in OVERLAP_ACTIONS:
+        return "action"
+    return None if command.reason in CLIENT_REASONS else "reason"
+
+
 def _create_item(state: SessionState, command: c.CreateItem) -> str | None:
     if command.role not in ROLES:
         return "role"
@@ -167,6 +174,7 @@ _CHECKS: dict[type, Callable[[SessionState, Any], str | None]] = {
     c.AppendAudio: _append_audio,
     c.AppendPart: _append_part,
     c.CreateResponse: _create_response,
+    c.JudgeOverlap: _judge_overlap,
     c.CreateItem: _create_item,
     c.SpeechHeard: _speech_heard,
     c.SpeechFinished: _speech_finished,

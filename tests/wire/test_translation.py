@@ -206,10 +206,22 @@ def test_speech_hints(hints: dict[str, Any], speech: bool | None) -> None:
     assert command(DUPLEX, {"type": "input_audio_buffer.append", "audio": PCM, **hints}).is_speech is speech
 
 
-def test_an_append_may_force_a_barge_in() -> None:
-    steps = said(DUPLEX, {"type": "input_audio_buffer.append", "audio": PCM, "overlap_action": "interrupt"})
+@pytest.mark.parametrize(
+    ("fields", "action", "reason"),
+    [
+        ({"overlap_action": "interrupt"}, "barge_in", "client_overlap_action"),
+        ({"overlap": "continue_output"}, "listen", "client_overlap_action"),
+        ({"overlap_action": "ignore", "force_barge_in": True}, "drop", "client_overlap_action"),
+        ({"force_barge_in": True, "force_listen": True}, "barge_in", "client_force_barge_in"),
+        ({"force_listen": True}, "listen", "client_force_listen"),
+    ],
+)
+def test_an_append_may_say_what_becomes_of_speech_over_an_answer(
+    fields: dict[str, Any], action: str, reason: str
+) -> None:
+    steps = said(DUPLEX, {"type": "input_audio_buffer.append", "audio": PCM, **fields})
     assert isinstance(steps[1], Ask)
-    assert steps[1].command == c.CancelOutput("barge_in", quiet=True)
+    assert steps[1].command == c.JudgeOverlap(action, reason)
 
 
 @pytest.mark.parametrize("action", [["interrupt"], {"interrupt": True}, 5])

@@ -44,7 +44,13 @@ DEFAULTS = SessionConfig(
 FRAMES_MAX = 2
 """Images that may come with one append."""
 
-FORCED_BARGE_IN = frozenset({"barge_in", "interrupt", "cancel"})
+OVERLAP_ACTIONS = {
+    **dict.fromkeys(("barge_in", "interrupt", "cancel"), "barge_in"),
+    **dict.fromkeys(("listen", "continue", "continue_output", "ack"), "listen"),
+    **dict.fromkeys(("drop", "ignore", "silence"), "drop"),
+}
+"""What an append may say of speech over an answer, by any of its names."""
+
 SIGNALS = frozenset(
     {
         "user_started",
@@ -150,10 +156,20 @@ def append(request: Request) -> list[Step]:
         raise Problem("missing_required_parameter", "'audio' is missing.", "audio")
     measure = request.state.config.turn_detection is None
     steps = append_audio(request, value, param, speech_hint(payload), measure=measure, images=frames)
-    action = payload.get("overlap_action")
-    if payload.get("force_barge_in") is True or (isinstance(action, str) and action in FORCED_BARGE_IN):
-        steps.append(Ask(c.CancelOutput("barge_in", quiet=True)))
-    return steps
+    judged = overlap_judged(payload)
+    return [*steps, Ask(judged)] if judged is not None else steps
+
+
+def overlap_judged(payload: Mapping[str, Any]) -> c.JudgeOverlap | None:
+    """The client's own word on speech over an answer, if it has one: an action goes before a flag."""
+    action = payload.get("overlap_action", payload.get("overlap"))
+    if isinstance(action, str) and action in OVERLAP_ACTIONS:
+        return c.JudgeOverlap(OVERLAP_ACTIONS[action], "client_overlap_action")
+    if payload.get("force_barge_in") is True:
+        return c.JudgeOverlap("barge_in", "client_force_barge_in")
+    if payload.get("force_listen") is True:
+        return c.JudgeOverlap("listen", "client_force_listen")
+    return None
 
 
 def _video_frames(request: Request) -> list[tuple[c.ImageBody, Body]]:

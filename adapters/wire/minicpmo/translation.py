@@ -61,7 +61,7 @@ def audio_chunk(request: Request) -> list[Step]:
     appended = append_audio(attrs.evolve(request, event_id=None), value, "audio_base64", None, images=frames)
     forced = request.payload.get("force_listen")
     if forced is not None and fields.flag(forced, "force_listen"):
-        return [Ask(c.CancelOutput("barge_in", quiet=True)), *appended]
+        return [Ask(c.JudgeOverlap("barge_in", "client_force_listen")), *appended]
     return appended
 
 

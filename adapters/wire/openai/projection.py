@@ -32,6 +32,7 @@ from core.session import events as e
 from core.session.decisions.cut import LANE_FULL
 from core.session.events import Record
 from core.session.ledger import heard_text
+from core.session.overlap import CLIENT_REASONS
 from core.session.state import SessionState, short_id
 
 TURN_DETECTED = "turn_detected"
@@ -197,7 +198,8 @@ class OpenAIProjection:
 
     def _overlap_decided(self, emit: Emitter, event: e.OverlapDecided, state: SessionState) -> None:
         segment = self._segment
-        if event.action != "barge_in" or segment is None or segment.item_id != event.item_id or segment.shown:
+        is_turn = event.action == "barge_in" or (event.action == "listen" and event.reason in CLIENT_REASONS)
+        if not is_turn or segment is None or segment.item_id != event.item_id or segment.shown:
             return
         self._show_speech(emit, segment)
         if segment.stopped_ms is not None:

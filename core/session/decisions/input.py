@@ -10,7 +10,7 @@ from core.session.config import AUDIO, IMAGE, REFERENCE_AUDIO, TEXT
 from core.session.decisions.context import Context, Decision
 from core.session.decisions.cut import cut
 from core.session.ledger import speaking
-from core.session.overlap import judge_finished, judge_ongoing, may_barge_in
+from core.session.overlap import judge_finished, judge_ongoing, may_barge_in, why_not
 from core.session.refusals import refuse
 from core.session.state import (
     IMAGES_PENDING_MAX,
@@ -146,7 +146,7 @@ def speech_heard(ctx: Context, command: c.SpeechHeard) -> Decision:
     return (
         *stopped,
         e.SpeechStarted(command.segment, start_ms, item_id, False),
-        e.OverlapDecided("listen", "policy_listen_only", command.segment, 0, item_id),
+        e.OverlapDecided("listen", why_not(state.config), command.segment, 0, item_id),
     )
 
 
@@ -164,6 +164,25 @@ def speech_continues(ctx: Context, command: c.SpeechContinues) -> Decision:
     if verdict is None:
         return ()
     return (_decided(speech, *verdict, command.speech_ms), *cut(ctx, "turn_detected"))
+
+
+def judge_overlap(ctx: Context, command: c.JudgeOverlap) -> Decision:
+    """The client decides: a cut; or the answer goes on, and what is being said is a turn that waits, or nothing."""
+    state = ctx.state
+    speech = state.input.speech
+    open_one = speech if speech is not None and not speech.judged else None
+    spoken_over = speaking(state, ctx.cursor, ctx.now_ns) or state.active
+    if spoken_over is None or (open_one is None and command.action != "barge_in"):
+        return ()
+    if open_one is None:
+        return (e.OverlapDecided(command.action, command.reason), *cut(ctx, "barge_in"))
+    decided = _decided(open_one, command.action, command.reason, state.input.now_ms - open_one.start_ms)
+    match command.action:
+        case "barge_in":
+            return (decided, *cut(ctx, "barge_in"))
+        case "drop":
+            return (decided, _stopped(state, open_one))
+    return (decided,)
 
 
 def speech_finished(ctx: Context, command: c.SpeechFinished) -> Decision:

@@ -213,6 +213,10 @@ class AnyOrder(RuleBasedStateMachine):
         self.segment += fresh
         self.world.do(c.SpeechHeard(self.segment, max(0, self.world.state.input.now_ms - back_ms)))
 
+    @rule(action=st.sampled_from(["barge_in", "listen", "drop"]))
+    def judge(self, action: str) -> None:
+        self.world.do(c.JudgeOverlap(action, "client_overlap_action"))
+
     @rule(ms=some_ms)
     def hear_on(self, ms: int) -> None:
         self.world.do(c.SpeechContinues(self.segment, ms))

@@ -324,18 +324,63 @@ def test_a_remark_that_outlives_the_answer_is_still_no_turn() -> None:
     assert decision(world) == ("listen", "short_ack_transcript")
 
 
+def test_a_client_may_cut_by_its_own_judgement() -> None:
+    pressed = World()
+    pressed.ask()
+    pressed.make(5)
+    for world in (talking(), pressed):
+        world.do(c.SpeechHeard(2, 300))  # not heard where there is no detector
+        result = world.do(c.JudgeOverlap("barge_in", "client_force_barge_in"))
+        assert decision(world) == ("barge_in", "client_force_barge_in")
+        assert kinds(result)[0] == "overlap_decided"
+        (bump,) = world.events(e.EpochBump)
+        assert (bump.reason, bump.disposition) == ("barge_in", "cut")
+        assert world.do(c.JudgeOverlap("barge_in", "client_force_barge_in")).records == (), "nothing is left to cut"
+
+
+def test_a_client_may_let_the_answer_go_on_and_the_turn_wait() -> None:
+    world = talking()
+    epoch, first = world.state.epoch, world.active
+    world.do(c.SpeechHeard(2, 300))
+    world.do(c.JudgeOverlap("listen", "client_force_listen"))
+    assert decision(world) == ("listen", "client_force_listen")
+    assert world.do(c.SpeechContinues(2, 5_000)).records == ()
+    assert "commit" in kinds(world.do(c.SpeechFinished(2, 300, 5_300, "and another thing")))
+    assert (world.state.epoch, world.active) == (epoch, first)
+    world.finish()
+    assert world.active.answers == world.events(e.Commit)[-1].item_id
+
+
+def test_a_client_may_drop_what_is_said_over_an_answer() -> None:
+    world = talking()
+    epoch = world.state.epoch
+    world.do(c.SpeechHeard(2, 300))
+    assert kinds(world.do(c.JudgeOverlap("drop", "client_overlap_action"))) == ["overlap_decided", "speech_stopped"]
+    assert world.do(c.SpeechContinues(2, 5_000)).records == ()
+    assert world.do(c.SpeechFinished(2, 300, 5_300, "a neighbour's dog")).records == ()
+    assert world.state.epoch == epoch
+
+
+def test_where_nothing_is_said_over_an_answer_a_client_judges_nothing() -> None:
+    silent, over = talking(), World(SERVER_VAD)
+    for action in ("listen", "drop"):
+        assert silent.do(c.JudgeOverlap(action, "client_overlap_action")).records == ()
+    assert over.do(c.JudgeOverlap("barge_in", "client_overlap_action")).records == ()
+    assert over.do(c.JudgeOverlap("sing", "client_overlap_action")).refusal is not None
+
+
 @pytest.mark.parametrize(
-    "config",
+    ("config", "why"),
     [
-        attrs.evolve(SERVER_VAD, overlap_policy="listen_only"),
-        attrs.evolve(SERVER_VAD, turn_detection=TurnDetection(interrupt_response=False)),
+        (attrs.evolve(SERVER_VAD, overlap_policy="listen_only"), "policy_listen_only"),
+        (attrs.evolve(SERVER_VAD, turn_detection=TurnDetection(interrupt_response=False)), "interrupt_response_off"),
     ],
 )
-def test_where_nothing_may_interrupt_the_turn_waits(config: object) -> None:
+def test_where_nothing_may_interrupt_the_turn_waits(config: object, why: str) -> None:
     world = talking(config)
     epoch, first = world.state.epoch, world.active
     world.do(c.SpeechHeard(2, 300))
-    assert decision(world) == ("listen", "policy_listen_only")
+    assert decision(world) == ("listen", why)
     world.do(c.SpeechContinues(2, 3_000))
     world.do(c.SpeechFinished(2, 300, 3_300, "and another thing"))
     assert (world.state.epoch, world.active) == (epoch, first)

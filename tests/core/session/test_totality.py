@@ -26,6 +26,7 @@ ONE_OF_EACH_COMMAND: tuple[Any, ...] = (
     c.CommitInput(True),
     c.CreateResponse(),
     c.CancelOutput("barge_in"),
+    c.JudgeOverlap("barge_in", "client_force_barge_in"),
     c.CreateItem("user", "hello", "{}"),
     c.DeleteItem("item_none"),
     c.RetrieveItem("item_none"),
