@@ -64,7 +64,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--long", type=int, default=0, help="seconds for the last run of lanes")
     parser.add_argument("--check-seconds", type=int, default=10, help="with and without the logits check, each")
     parser.add_argument("--stop-after", type=int, default=0, help="seconds from the start after which loads end early")
-    parser.add_argument("--parts", default="raw,lanes,barge-in", help="which of raw, lanes, barge-in, logits-check")
+    parser.add_argument(
+        "--parts", default="raw,lanes,barge-in", help="of raw, lanes, barge-in, busy-barge-in, logits-check"
+    )
     parser.add_argument("--history", type=int, default=4_000, help="tokens in a lane at the start, on average")
     parser.add_argument("--window", type=numbers, default=[5_800, 3_500], help="slide at, to (tokens)")
     parser.add_argument(
@@ -75,6 +77,7 @@ def arguments() -> argparse.ArgumentParser:
     )
     parser.add_argument("--barge-in-history", type=int, default=8_192)
     parser.add_argument("--barge-in-rounds", type=int, default=20)
+    parser.add_argument("--barge-in-beside", type=int, default=32, help="sessions that talk meanwhile, if it is busy")
     parser.add_argument(
         "--new-requests", action="store_true", help="truncated lanes take a new request, as without rewinding"
     )
@@ -187,6 +190,8 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
     if "barge-in" in parts:
         rounds = await barge_in(requests, load, options.barge_in_history, options.barge_in_rounds)
         report.add("barge-in", rounds.line(), **attrs.asdict(rounds))
+    if "busy-barge-in" in parts:
+        await _busy_barge_in(options, report, requests, load)
     for count in options.sessions:
         if "raw" in parts:
             units = await run_load(RawDriver(requests), load, count, options.seconds, stop_s=report.stop_s)
@@ -200,6 +205,23 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
         await _logits_check(options, report, requests, load)
     report.add("end", "complete" if time.monotonic() < report.stop_s else "the loads were ended early (--stop-after)")
     await requests.shutdown()
+
+
+async def _busy_barge_in(options: argparse.Namespace, report: Report, requests: Any, load: Load) -> None:
+    """Barge-ins beside sessions that talk on: an ordinary unit then finds the engine at work too."""
+    units = Units(options.barge_in_beside)
+    server = _server(options, requests, units.sessions, 0, options.slides[0])[1]
+    talk = asyncio.create_task(run_load(LaneDriver(server), load, units.sessions, 600, units, report.stop_s))
+    try:
+        while not units.times_ms and not talk.done():
+            await asyncio.sleep(0.1)
+        rounds = await barge_in(requests, load, options.barge_in_history, options.barge_in_rounds)
+    finally:
+        units.enough = True
+        await talk
+    name = f"barge-in beside {units.sessions}"
+    report.add(name, rounds.line(), **attrs.asdict(rounds))
+    report.add(f"the {units.sessions} beside it", line_of(units, options.unit_ms), **attrs.asdict(units))
 
 
 async def _logits_check(options: argparse.Namespace, report: Report, requests: Any, load: Load) -> None:

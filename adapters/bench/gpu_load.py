@@ -55,6 +55,8 @@ class Units:
     first_ms: list[float] = attrs.field(factory=list)
     slid: list[bool] = attrs.field(factory=list)
     errors: list[str] = attrs.field(factory=list)
+    enough: bool = False
+    """Set it to let the load end with the units that run."""
 
     def since(self, place: int) -> Units:
         """Those that ended behind the first ``place``; what the line of figures needs of them."""
@@ -200,7 +202,7 @@ async def _talk(
     running: set[asyncio.Task[None]] = set()
     for number in range(count):
         await asyncio.sleep(max(due_s + number * load.unit_ms / 1_000 - time.monotonic(), 0))
-        if time.monotonic() > stop_s:
+        if units.enough or time.monotonic() > stop_s:
             break
         if running:  # raw vLLM takes a chunk at a time; the delay counts, since time runs from the due instant
             await asyncio.wait(running)
