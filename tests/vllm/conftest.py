@@ -1,7 +1,7 @@
 """A real server whose cascade thinks on real vLLM, in processes of their own; SmolLM2's weights; and a second opinion.
 
-One server for all of these tests, since its model takes long to start. Its vLLM can be made to run out of memory
-(``trouble``): a plugin of vLLM's, which its own processes load.
+One server for all of these tests, since its model takes long to start. Its vLLM can be made to run out of memory, or to lose
+its GPU (``trouble``): a plugin of vLLM's, which its own processes load.
 """
 
 from __future__ import annotations
@@ -36,9 +36,13 @@ def register():
     compute = GPUModelRunner.execute_model
 
     def execute_model(self, *rest, **named):
-        if Path({flag!r}).exists():
-            Path({flag!r}).unlink()
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+        flag = Path({flag!r})
+        if flag.exists():
+            trouble = flag.read_text()
+            flag.unlink()
+            if trouble == "memory":
+                raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+            raise torch.AcceleratorError("CUDA error: an illegal memory access was encountered")
         return compute(self, *rest, **named)
 
     GPUModelRunner.execute_model = execute_model
@@ -65,7 +69,8 @@ def smollm2() -> Path:
 
 @attrs.define(eq=False)
 class VllmServer(ServerProcess):
-    """``trouble``: a file; when it comes to be, vLLM's next step runs out of memory."""
+    """``trouble``: a file; when it comes to be, vLLM's next step runs out of ``memory``, or has a ``device`` error, by what
+    stands in it."""
 
     trouble: Path = Path()
 
@@ -80,7 +85,7 @@ class VllmServer(ServerProcess):
     def engine(self) -> int:
         """vLLM's engine process."""
         worker, *others = self.tree()
-        (engine,) = [pid for pid in children(worker) if pid in others and b"spawn_main" in command(pid)]
+        (engine,) = [pid for pid in children(worker) if pid in others and b"resource_tracker" not in command(pid)]
         return engine
 
 

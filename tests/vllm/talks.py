@@ -34,9 +34,9 @@ LONG = "Tell me a long story about a dragon and a princess."
 PARIS = "What is the capital of France?"
 
 
-def client(server: VllmServer, **config: Any) -> DuplexClient:
+def client(server: VllmServer, config: dict[str, Any] | None = None) -> DuplexClient:
     policy = ReconnectPolicy(attempts_max=200, initial_ms=100, delay_ms_max=500)
-    return DuplexClient(server.url, model="cascade", config=cascade_session_config(**config), reconnect=policy)
+    return DuplexClient(server.url, model="cascade", config=config or cascade_session_config(), reconnect=policy)
 
 
 class Microphone:

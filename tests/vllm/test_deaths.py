@@ -6,6 +6,7 @@ import os
 import re
 import signal
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import attrs
@@ -70,8 +71,11 @@ def kill_engine(server: VllmServer) -> None:
     os.kill(server.engine(), signal.SIGKILL)
 
 
-def run_out_of_memory(server: VllmServer) -> None:
-    server.trouble.touch()
+def make_trouble(kind: str, server: VllmServer) -> None:
+    """Whole at once: vLLM may look at any moment."""
+    written = server.trouble.with_suffix(".new")
+    written.write_text(kind)
+    written.rename(server.trouble)
 
 
 @pytest.mark.parametrize(
@@ -79,7 +83,8 @@ def run_out_of_memory(server: VllmServer) -> None:
     [
         pytest.param(kill_worker, "killed by SIGKILL", id="kill -9 of the worker"),
         pytest.param(kill_engine, "exit status 70", id="kill -9 of vLLM's engine", marks=pytest.mark.soak),
-        pytest.param(run_out_of_memory, "exit status 70", id="out of memory", marks=pytest.mark.soak),
+        pytest.param(partial(make_trouble, "memory"), "exit status 70", id="out of memory", marks=pytest.mark.soak),
+        pytest.param(partial(make_trouble, "device"), "exit status 70", id="a CUDA error", marks=pytest.mark.soak),
     ],
 )
 async def test_the_conversation_goes_on_after(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import trio
 
+from adapters.client.session_config import cascade_session_config
 from adapters.wire.schema import names
 from core.session import events as e
 from core.session.history import history
@@ -44,6 +45,39 @@ async def test_a_spoken_word_cuts_an_answer_off_and_the_next_knows_what_was_hear
     for cut in cuts:
         assert known.get(cut.item_id, "") == cut.text[: heard_chars(cut)], "the next answer knew more"
     assert all(check_answers(replay, judge)[-1:])
+
+
+def test_it_is_measured_at_its_concurrency_before_anybody_is_let_in(vllm_server: VllmServer) -> None:
+    words = vllm_server.words.read_text()
+    stages = [words.index(f"vLLM, measured {done}%") for done in (17, 33, 67, 100)]
+    assert stages == sorted(stages), (
+        "two lanes, as many as it works on at once, then a round to warm up and one to measure"
+    )
+    assert stages[-1] < words.index("Ready.")
+
+
+QUESTIONS = (
+    PARIS,
+    "Which river flows through it?",
+    "And what is the capital of Italy?",
+    "How many wheels does a bicycle have?",
+    "What do bees make?",
+)
+
+
+async def test_a_conversation_that_outgrows_its_window_stays_right(vllm_server: VllmServer, judge: Judge) -> None:
+    """Each prompt goes on in the lane of the one before, until the oldest turns are dropped: then it begins anew."""
+    window = {"basic_window_high_tokens": 220, "basic_window_low_tokens": 170}
+    config = cascade_session_config() | {"output_modalities": ["text"], "extra_body": window}
+    async with client(vllm_server, config) as connected:
+        stream = connected.events()
+        for question in QUESTIONS:
+            await connected.send_text(question)
+            assert await status(stream) == "completed"
+        session = connected.session_id
+    replay = await replayed(vllm_server, session)
+    assert [record for record in replay.records if isinstance(record.event, e.WindowSlid)]
+    assert len(check_answers(replay, judge)) == len(QUESTIONS)
 
 
 @pytest.mark.soak

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import attrs
@@ -185,17 +187,16 @@ def load_parts(settings: Settings, progress: Progress) -> Parts:
     """All four at the same time: loading is mostly reading. Raises ModelUnavailable."""
     if settings.detector != "silero":
         raise ModelUnavailable(f"detector={settings.detector} is unknown; use silero")
-    done = 0.0
-    progress("weights", done)
+    shares = Shares(progress, ("recogniser", "language model", "voice"))
+    progress("weights", 0.0)
     with ThreadPoolExecutor(max_workers=4) as pool:
         detector = pool.submit(load_detector)
         recogniser = pool.submit(load_recogniser, settings.recogniser, settings.recogniser_threads)
-        model = pool.submit(load_model, settings, lambda what: progress(what, done))
+        model = pool.submit(load_model, settings, partial(shares.tell, "language model"))
         voice = pool.submit(load_voice, settings)
-        for what, loading in (("recogniser", recogniser), ("language model", model), ("voice", voice)):
+        for part, loading in (("recogniser", recogniser), ("language model", model), ("voice", voice)):
             loading.result()
-            done += 0.3
-            progress(what, done)
+            shares.tell(part, part, 1.0)
         parts = Parts(detector.result(), recogniser.result(), model.result(), voice.result())
     prompts = PromptBuilder(settings.persona, parts.model.few_shot, parts.model.context_tokens, settings.max_tokens)
     try:
@@ -206,7 +207,25 @@ def load_parts(settings: Settings, progress: Progress) -> Parts:
     return parts
 
 
-def load_model(settings: Settings, tell: Callable[[str], None] = lambda _what: None) -> LanguageModel:
+class Shares:
+    """The progress of parts that load at the same time, as one that never goes back. Called from several threads."""
+
+    LOADED = 0.9
+    """What is done when all of them are there."""
+
+    def __init__(self, progress: Progress, parts: Sequence[str]) -> None:
+        self._progress = progress
+        self._done = dict.fromkeys(parts, 0.0)
+        self._lock = threading.Lock()
+
+    def tell(self, part: str, what: str, fraction: float) -> None:
+        """``part`` is doing ``what``, and has come so far."""
+        with self._lock:
+            self._done[part] = max(self._done[part], fraction)
+            self._progress(what, self.LOADED * sum(self._done.values()) / len(self._done))
+
+
+def load_model(settings: Settings, tell: Progress = lambda _what, _fraction: None) -> LanguageModel:
     """By the setting ``llm``. ``tell`` gets what takes long. Raises ModelUnavailable."""
     kind, _, given = settings.llm.partition(":")
     if kind == "vllm" and given:

