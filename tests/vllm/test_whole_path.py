@@ -78,6 +78,19 @@ async def test_a_conversation_that_outgrows_its_window_stays_right(vllm_server: 
     replay = await replayed(vllm_server, session)
     assert [record for record in replay.records if isinstance(record.event, e.WindowSlid)]
     assert len(check_answers(replay, judge)) == len(QUESTIONS)
+    shown = await eventually(vllm_server, "duologue_first_token_seconds_count", len(QUESTIONS))
+    for name in (
+        "unit_seconds_count",
+        "unit_queue_seconds_count",
+        "units_done_total",
+        "tokens_in_total",
+        "tokens_out_total",
+    ):
+        assert shown[f"duologue_{name}"] >= len(QUESTIONS)
+    for name in ("lanes_open", "kv_used_ratio", "prefix_tokens_asked_total"):
+        assert shown[f"duologue_{name}"] > 0
+    for name in ("lanes_parked", "unit_deadline_misses_total", "tokens_per_second", "prefix_tokens_cached_total"):
+        assert shown[f"duologue_{name}"] >= 0
 
 
 @pytest.mark.soak
