@@ -14,6 +14,7 @@ import click
 
 from adapters.wire.dialects import DIALECTS
 from adapters.wire.problems import Problem
+from adapters.wire.served import Served
 from core.session.config import SessionConfig
 
 SECTIONS: dict[str, dict[str, str]] = {
@@ -104,9 +105,9 @@ def _there_is(key: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(known))}"
 
 
-def session_defaults(session: Mapping[str, Any]) -> dict[str, SessionConfig]:
+def session_defaults(session: Mapping[str, Any], served: Served | None = None) -> dict[str, SessionConfig]:
     """What sessions of each dialect begin with: the [session] table in the words of ``session.update``, and the limits that
-    are the server's alone. Raises click.ClickException."""
+    are the server's alone. ``served``: what may be asked for by name. Raises click.ClickException."""
     known = LIMITS.union(*(dialect.rules.setters for dialect in DIALECTS.values()))
     unknown = sorted(set(session) - known)
     if unknown:
@@ -121,7 +122,8 @@ def session_defaults(session: Mapping[str, Any]) -> dict[str, SessionConfig]:
         # Clients that cannot come back are waited for as long as their dialect says.
         own = {key: value for key, value in limits.items() if dialect.resumable or key != "disconnect_grace_ms"}
         try:
-            defaults[name] = dialect.open_config(wishes, attrs.evolve(dialect.defaults, **own))
+            checked = dialect if served is None else dialect.serving(served)
+            defaults[name] = checked.open_config(wishes, attrs.evolve(dialect.defaults, **own))
         except Problem as problem:
             raise click.ClickException(f"[session]: {problem.message}") from None
     return defaults

@@ -23,7 +23,7 @@ from adapters.server.admission import Limits
 from adapters.server.listening import allow_descriptors
 from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal, settle
 from adapters.server.settings import ServerSettings, is_loopback
-from adapters.wire.served import OPENAI_MODELS
+from adapters.wire.served import OPENAI_MODELS, Served
 from core.ports.store import Store, StoreError
 from gpu_runtime.plugin import ModelUnavailable
 from store.opening import open_store
@@ -61,6 +61,7 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     "--store",
     default=DEFAULT_STORE,
     envvar="DUOLOGUE_STORE",
+    show_envvar=True,
     show_default=True,
     metavar="URL",
     help="Where sessions are kept: sqlite:///FILE, postgresql://USER@HOST/NAME, or memory: for nowhere.",
@@ -119,7 +120,11 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     help="After SIGTERM or Ctrl-C, seconds in which answers may finish.",
 )
 @click.option(
-    "--api-key", multiple=True, envvar="DUOLOGUE_API_KEYS", help="Ask for this key on /v1/. Repeat it for more."
+    "--api-key",
+    multiple=True,
+    envvar="DUOLOGUE_API_KEYS",
+    show_envvar=True,
+    help="Ask for this key on /v1/. Repeat it for more.",
 )
 @click.option(
     "--no-keys", is_flag=True, help="Let in everybody who reaches this server, though it listens beyond this machine."
@@ -183,6 +188,7 @@ def _run(settings: ServerSettings, flags: Mapping[str, Any], runtime: OpenRuntim
 def _settings(flags: Mapping[str, Any], session: Mapping[str, Any]) -> ServerSettings:
     if not all(key.strip() for key in flags["api_key"]):
         raise click.UsageError("an API key is empty: such a key would let everybody in")
+    aliases = (*OPENAI_MODELS, *flags["model_alias"])
     if not (flags["api_key"] or flags["no_keys"] or is_loopback(flags["host"])):
         raise click.UsageError(
             f"--host {flags['host']} is open to other machines: set a key with --api-key (or DUOLOGUE_API_KEYS), or let"
@@ -192,14 +198,14 @@ def _settings(flags: Mapping[str, Any], session: Mapping[str, Any]) -> ServerSet
         host=flags["host"],
         port=flags["port"],
         model=flags["model"],
-        model_aliases=(*OPENAI_MODELS, *flags["model_alias"]),
+        model_aliases=aliases,
         sessions_max=flags["max_sessions"],
         limits=Limits(flags["queue_max"], flags["sessions_per_key"], flags["opens_per_key"], flags["events_per_key"]),
         drain_s=flags["drain_s"],
         api_keys=tuple(flags["api_key"]),
         origins=tuple(flags["origin"]),
         tls=_tls(flags["tls_cert"], flags["tls_key"]),
-        defaults=session_defaults(session),
+        defaults=session_defaults(session, Served(flags["model"], aliases)),
     )
 
 
@@ -229,8 +235,18 @@ async def _serve(settings: ServerSettings, make_store: OpenStore, runtime: OpenR
     async with open_server(settings, make_store, runtime) as server:
         bar.stop()
         settle()
+        assert server.application.service is not None
+        _check_voice(settings, server.application.service.voices)
         _announce(console, settings, server)
         await serve_until_signal(server, lambda: console.print("Finishing answers; Ctrl-C again to stop now."))
+
+
+def _check_voice(settings: ServerSettings, voices: tuple[str, ...]) -> None:
+    """Only a loaded model knows its voices. Raises ModelUnavailable for a default that is none of them."""
+    for config in settings.defaults.values():
+        if config.voice and config.voice not in voices:
+            known = ", ".join(voices) or "no voices to choose from"
+            raise ModelUnavailable(f"[session]: {settings.model} has no voice {config.voice!r}; it has {known}")
 
 
 def _announce(console: Console, settings: ServerSettings, server: RunningServer) -> None:

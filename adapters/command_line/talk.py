@@ -17,6 +17,7 @@ from adapters.client.session_config import cascade_session_config
 from adapters.client.trio_client import DuplexClient
 from adapters.command_line.audio_files import BadAudioFile, read_wav
 from adapters.command_line.sound_card import NoSoundCard, open_sound_card
+from adapters.command_line.talk_folder import EVENTS, FolderTaken, prepare
 from adapters.command_line.talk_meter import narrator
 from adapters.command_line.talk_record import TalkRecord
 from adapters.command_line.talk_session import RATE, NoAnswer, SoundCard, Talk, TalkPlan
@@ -85,7 +86,7 @@ def talk(
 
     Streams QUESTION (a WAV file) as a live microphone would, then silence until the answer has been heard.
     With --out it saves answer_N.wav and conversation.wav as they were heard (you left, the assistant right),
-    summary.json and events.jsonl.
+    summary.json and events.jsonl; what a former talk left in that folder goes.
 
     \b
     Examples:
@@ -119,12 +120,18 @@ def talk(
         raise click.UsageError(str(error)) from None
     except ValueError as error:
         raise click.BadParameter(str(error), param_hint="--url") from None
-    if out is not None:
-        try:
-            out.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise click.BadParameter(f"{out} cannot be made: {error.strerror}", param_hint="--out") from None
-    trio.run(_talk, make_client, plan, url, out, mic, quiet, api_key is not None)
+    former = [] if out is None else _prepared(out)
+    trio.run(_talk, make_client, plan, url, out, former, mic, quiet, api_key is not None)
+
+
+def _prepared(out: Path) -> list[Path]:
+    """What a former talk left in ``out``. Raises click.BadParameter."""
+    try:
+        return prepare(out)
+    except OSError as error:
+        raise click.BadParameter(f"{out} cannot be made: {error.strerror}", param_hint="--out") from None
+    except FolderTaken as error:
+        raise click.BadParameter(str(error), param_hint="--out") from None
 
 
 async def _until_interrupt() -> None:
@@ -154,6 +161,7 @@ async def _talk(
     plan: TalkPlan,
     url: str,
     out: Path | None,
+    former: list[Path],
     mic: bool,
     quiet: bool,
     api_key_given: bool,
@@ -166,11 +174,13 @@ async def _talk(
             raise NoConnection(str(error)) from None
         except ClientError as error:
             raise _no_connection(error, url, api_key_given) from None
+        for path in former:
+            path.unlink(missing_ok=True)
         with ExitStack() as show:
             shown = show.enter_context(narrator(quiet))
             run = Talk(client, plan, shown, prebuffer_ms=recommended_prebuffer_ms(client), sound_card=sound)
             if out is not None:
-                run.record.events = show.enter_context((out / "events.jsonl").open("w", encoding="utf-8"))
+                run.record.events = show.enter_context((out / EVENTS).open("w", encoding="utf-8"))
             try:
                 await run.run(_until_interrupt)
             except NoAnswer as error:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from adapters.client.frames import DuplexEvent
 from adapters.client.player import Player, stereo, wav_bytes
 from adapters.client.responses import ResponseState
+from adapters.command_line.talk_folder import CONVERSATION, SUMMARY
 from adapters.command_line.talk_script import Microphone, Utterance
 from adapters.wire.schema import names
 
@@ -98,8 +99,8 @@ class TalkRecord:
             for answer in self.answers
         }
         sides = stereo(bytes(self.microphone.heard), self.player.timeline_pcm())
-        files["conversation.wav"] = wav_bytes(sides, self.player.rate, channels=2)
-        files["summary.json"] = (json.dumps(self.summary(), indent=2, ensure_ascii=False) + "\n").encode()
+        files[CONVERSATION] = wav_bytes(sides, self.player.rate, channels=2)
+        files[SUMMARY] = (json.dumps(self.summary(), indent=2, ensure_ascii=False) + "\n").encode()
         for name, data in files.items():
             (folder / name).write_bytes(data)
         return [folder / name for name in files]

@@ -148,9 +148,11 @@ def _sqlite_engine(url: URL, durability: Durability, writes: bool) -> Engine:
 
 
 def _make_private_file(path: Path) -> None:
-    """Logs are people's conversations: a new file is its owner's only (SQLite's side files take its mode)."""
+    """Logs are people's conversations: a new file is its owner's only (SQLite's side files take its mode). Its folder is not
+    made: a name that was mistyped, or a disk that is not mounted, would silently begin an empty store."""
+    if not path.parent.is_dir():
+        raise StoreFailed(f"there is no folder {path.parent} for the store's file: make it first, or name another file")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as fault:
         raise StoreFailed(f"the store's file cannot be opened: {fault.strerror} ({WRITABLE})") from fault

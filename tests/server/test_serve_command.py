@@ -156,6 +156,7 @@ def test_model_options_are_json_or_text() -> None:
         (("--model", "nope"), "there is no model called 'nope'"),
         (("--model", "scripted", "--store", "mysql://x/y"), "no store speaks 'mysql'"),
         (("--model", "scripted", "--store", "sqlite:////sys/x"), "the server's user must be able to write to the file"),
+        (("--model", "scripted", "--store", "sqlite:////nonexistent/a/x"), "there is no folder /nonexistent/a"),
         (("--model", "scripted", "--model-option", "load_error=no weights here"), "no weights here"),
         (("--tls-key", __file__), "--tls-key needs --tls-cert"),
         (("--tls-cert", __file__), "and its key must be PEM files"),
@@ -172,6 +173,21 @@ def test_what_cannot_be_served_is_said_in_a_sentence(arguments: tuple[str, ...],
     store = () if "--store" in arguments else ("--store", "memory:")
     code, text = run("serve", "--port", "0", *store, *arguments)
     assert code in (1, 2)
+    assert says in text
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        ('voice = "nonsense"', "[session]: scripted has no voice 'nonsense'; it has tone"),
+        ('model = "nonsense"', "There is no model 'nonsense' here; there is: scripted, gpt-realtime*"),
+    ],
+)
+def test_a_session_with_a_name_that_the_model_does_not_know(tmp_path: Path, table: str, says: str) -> None:
+    path = tmp_path / "duologue.toml"
+    path.write_text(f'[server]\nport = 0\n[store]\nurl = "memory:"\n[model]\nname = "scripted"\n[session]\n{table}\n')
+    code, text = run("serve", "--config", str(path))
+    assert code == 1
     assert says in text
 
 

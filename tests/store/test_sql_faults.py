@@ -161,7 +161,10 @@ async def test_what_is_not_a_database_is_an_error(path: Path) -> None:
     with pytest.raises(StoreFailed, match="SQLITE_NOTADB"):
         async with open_store(f"sqlite:///{path}"):
             pass
-    for unusable in (f"{path}/below/a/file", "/sys/duologue.sqlite3"):
+    with pytest.raises(StoreFailed, match=r"there is no folder .*/below/a for"):
+        async with open_store(f"sqlite:///{path}/below/a/file"):
+            pass
+    for unusable in ("/sys/duologue.sqlite3", "/sys"):
         with pytest.raises(StoreFailed, match=r"cannot be opened: .* \(the server's user must be able to write"):
             async with open_store(f"sqlite:///{unusable}"):
                 pass
