@@ -112,6 +112,7 @@ class Playout:
             session.step(c.FailOutput("mailbox_overflow"))
         given_up_ns = self._given_up_ns()
         if given_up_ns is not None and given_up_ns <= session.now_ns():
+            self.moved_ns = session.now_ns()
             session.step(c.FailOutput("model_silent"))
         if not outbox.overfull or outbox.fence > outbox.durable:
             return

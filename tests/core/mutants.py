@@ -78,7 +78,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             Edit(
                 "core.actors.door:Door.let_in",
-                "outbox.resent(number, session.now_ns()) if number is not None else ()",
+                "outbox.resent(number, session.now_ns())",
                 "()",
             ),
         ),
@@ -250,7 +250,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "bounded",
         "long_replay",
         "what a client asks to have again counts as what it does not take",
-        (Edit(f"{OUTBOX}.attach", "self.counted_above = self.head", "self.counted_above = 0"),),
+        (Edit(f"{OUTBOX}.rewind", "self.counted_above = self.head", "self.counted_above = 0"),),
     ),
     Mutant(
         "turn_lost_with_its_worker",
