@@ -21,7 +21,7 @@ from core.session.history import history
 from tests.core.actors.stories import open_story
 from tests.server.servers import Client, Server, loud, open_test_server, quiet
 
-GA, DUPLEX = "/v1/realtime?model=m", "/v1/realtime?duplex=1&model=m"
+GA, DUPLEX = "/v1/realtime?model=scripted", "/v1/realtime?duplex=1&model=scripted"
 BOTH = pytest.mark.parametrize("path", [GA, DUPLEX])
 WORD_MS = 100
 LEAD_MS, UNIT_MS = 1_500, 200

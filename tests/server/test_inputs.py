@@ -12,7 +12,7 @@ from store.memory import Fault
 from tests.server.servers import PNG, Client, open_test_server, quiet
 
 TOOL = {"type": "function", "name": "look_up", "description": "Looks things up.", "parameters": {"type": "object"}}
-OPENAI, DUPLEX = "/v1/realtime?model=m", "/v1/realtime?duplex=1&model=m"
+OPENAI, DUPLEX = "/v1/realtime?model=scripted", "/v1/realtime?duplex=1&model=scripted"
 BOTH = pytest.mark.parametrize("path", [OPENAI, DUPLEX])
 
 

@@ -26,7 +26,7 @@ async def _parts() -> Sequence[StoredBatch]:
     """Pictures of a camera and of an item, typed words, tools, a call with its result, a call that is cut off."""
     async with (
         open_test_server(answer_units=6, rtf=0.5, call_at_unit=3) as server,
-        server.connect("/v1/realtime?duplex=1&model=m", 16_000) as client,
+        server.connect("/v1/realtime?duplex=1&model=scripted", 16_000) as client,
     ):
         await client.send("session.update", session={"tools": [TOOL], "max_client_lead_ms": 400})
         await client.send("input_audio_buffer.append", audio="", video_frames=[PNG])
@@ -61,7 +61,7 @@ async def _read_again() -> Sequence[StoredBatch]:
     of a server that did not do so yet (``v1_lost_turn``: nothing records that any more)."""
     async with (
         open_test_server(answer_units=6, rtf=0.5, hear_ms=300) as server,
-        server.connect("/v1/realtime?duplex=1&model=m", 16_000) as client,
+        server.connect("/v1/realtime?duplex=1&model=scripted", 16_000) as client,
     ):
         await client.send("session.update", session={"turn_detection": None})
         await client.say()
