@@ -15,6 +15,7 @@ import attrs
 
 from core.actors.pacer import Held, Pacer, PacerFull
 from core.actors.translate import command_from
+from core.ports.runtime import Produced
 from core.session import commands as c
 from core.session import events as e
 from core.session.config import SessionConfig
@@ -63,6 +64,9 @@ class Playout:
             session.step(*command_from(message))
             return
         self.moved_ns = session.now_ns()
+        if isinstance(message, Produced) and message.kind == "listen" and active.text:
+            session.step(*command_from(message))  # the model gives way: what is held is not waited for
+            return
         try:
             self.pacer.put(message)
         except PacerFull:

@@ -30,6 +30,8 @@ def command_from(message: rt.FromRuntime) -> tuple[c.Command, tuple[Body, ...]]:
         case rt.ToolCalled():
             call = c.ModelCall(message.epoch, message.response_id, message.call_id, message.name, message.arguments)
             return call, ()
+        case rt.WantsToSpeak():
+            return c.ModelSpeaks(message.epoch), ()
         case rt.LaneEnded():
             usage = (message.input_tokens, message.output_tokens)
             status = STATUS.get(message.reason, "completed")

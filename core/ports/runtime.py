@@ -181,7 +181,8 @@ class Heard:
 class Produced:
     """One unit of an answer: pcm16 mono at ``rate``. ``text`` is what this unit adds to the response's text; ``marks``
     count characters and ms from the response's beginning and end inside or at the end of this unit. The text up to the
-    last mark ends at a word. ``kind`` is ``speak`` or ``listen`` (the model chose to stay silent)."""
+    last mark ends at a word. ``kind`` is ``speak`` or ``listen`` (the model chose to stay silent; once it has spoken in this
+    answer, that ends it, and what nobody has heard of it is cut)."""
 
     session: str
     epoch: int
@@ -207,6 +208,15 @@ class ToolCalled:
     call_id: str
     name: str
     arguments: str
+
+
+@attrs.frozen
+class WantsToSpeak:
+    """The model would say something that nobody asked for. If it may, a Respond follows; if not, nothing does: it asks
+    again when it still wants to."""
+
+    session: str
+    epoch: int
 
 
 @attrs.frozen
@@ -253,6 +263,7 @@ FromRuntime = (
     | Heard
     | Produced
     | ToolCalled
+    | WantsToSpeak
     | LaneEnded
     | LaneFailed
     | RuntimeLost
@@ -285,6 +296,7 @@ FROM_RUNTIME: dict[str, type] = {
     "heard": Heard,
     "produced": Produced,
     "tool_called": ToolCalled,
+    "wants_to_speak": WantsToSpeak,
     "lane_ended": LaneEnded,
     "lane_failed": LaneFailed,
     "runtime_ready": RuntimeReady,

@@ -251,6 +251,13 @@ class TurnHeard:
 
 
 @attrs.frozen
+class ModelSpeaks:
+    """The model would begin an answer that nobody asked for."""
+
+    epoch: int
+
+
+@attrs.frozen
 class ModelOutput:
     """One unit of an answer; ``epoch`` is that of the lane it came from."""
 
@@ -365,6 +372,7 @@ Command = (
     | SpeechContinues
     | SpeechFinished
     | TurnHeard
+    | ModelSpeaks
     | ModelOutput
     | ModelCall
     | ModelDone

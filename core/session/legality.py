@@ -30,6 +30,7 @@ LEGAL: dict[type, frozenset[Phase]] = {
     c.SpeechContinues: _LIVE,
     c.SpeechFinished: _LIVE,
     c.TurnHeard: _LIVE,
+    c.ModelSpeaks: _OPEN,
     c.ModelOutput: _LIVE,
     c.ModelCall: _LIVE,
     c.ModelDone: _LIVE,

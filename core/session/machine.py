@@ -164,7 +164,15 @@ def _refused(refusal: Refusal, command: c.Command) -> e.Refused:
     return e.Refused(refusal.code, refusal.message, refusal.param, refusal.event_id, c.NAMES[type(command)])
 
 
-_OF_THE_LANE = (c.SpeechHeard, c.SpeechContinues, c.SpeechFinished, c.ModelOutput, c.ModelCall, c.ModelDone)
+_OF_THE_LANE = (
+    c.SpeechHeard,
+    c.SpeechContinues,
+    c.SpeechFinished,
+    c.ModelSpeaks,
+    c.ModelOutput,
+    c.ModelCall,
+    c.ModelDone,
+)
 
 _DECIDE: dict[type, Callable[[Context, Any], Decision]] = {
     c.AppendAudio: user.append_audio,
@@ -180,6 +188,7 @@ _DECIDE: dict[type, Callable[[Context, Any], Decision]] = {
     c.JudgeOverlap: user.judge_overlap,
     c.FailOutput: output.fail_output,
     c.AckPlayback: output.ack_playback,
+    c.ModelSpeaks: output.model_speaks,
     c.ModelOutput: output.model_output,
     c.ModelCall: output.model_call,
     c.ModelDone: output.model_done,

@@ -28,6 +28,19 @@ FENCE_MUTANTS: tuple[Mutant, ...] = (
         (Edit(f"{OUTPUT}:model_done", f"if {OF_THE_LANE}:", "if active is None:"),),
     ),
     Mutant(
+        "late_wish_taken",
+        "no-stale-audio",
+        "late_wish",
+        "a lane that is over begins an answer",
+        (
+            Edit(
+                f"{OUTPUT}:model_speaks",
+                "command.epoch != state.epoch or state.lane_epoch",
+                "state.lane_epoch",
+            ),
+        ),
+    ),
+    Mutant(
         "epoch_not_bumped",
         "conservation",
         "cut_and_go_on",
@@ -74,6 +87,19 @@ FENCE_MUTANTS: tuple[Mutant, ...] = (
         "slow_store",
         "frames are written before their record is safe",
         (Edit(f"{OUTBOX}.peek", "entry if entry.frame.position <= self.durable else None", "entry"),),
+    ),
+    Mutant(
+        "cut_forgotten_when_read_back",
+        "one-end",
+        "cut_before_another_server_takes_over",
+        "who reads a log back does not fence what its cuts killed",
+        (
+            Edit(
+                "core.actors.folding:Folded._note",
+                'if isinstance(event, e.EpochBump) and event.disposition == "cut":',
+                "if False:",
+            ),
+        ),
     ),
     # -- the second fence: the generation
     Mutant(
@@ -178,6 +204,39 @@ FENCE_MUTANTS: tuple[Mutant, ...] = (
                 "        await trio.sleep(0.3)\n        return await",
             ),
         ),
+    ),
+    Mutant(
+        "writes_under_anothers_term",
+        "one-writer",
+        "two_takers",
+        "a new owner whose term was taken meanwhile goes on with the term that it finds in the log",
+        (
+            Edit(
+                "core.actors.supervisor:Supervisor._read_back",
+                "if folded.state.term != owned.term:",
+                "if False:",
+            ),
+        ),
+    ),
+    Mutant(
+        "token_checked_before_the_term_only",
+        "fences",
+        "token_that_was_replaced_meanwhile",
+        "a new owner does not look at the token again once nobody else can change it",
+        (
+            Edit(
+                "core.actors.supervisor:Supervisor._read_back",
+                "check_token(folded.state, token)  # the",
+                "pass  # the",
+            ),
+        ),
+    ),
+    Mutant(
+        "swept_whoever_came",
+        "exactly-once-stream",
+        "swept_at_the_last_moment",
+        "a session is ended for want of an owner although one has come meanwhile",
+        (Edit("core.actors.supervisor:Supervisor._end_lost", "reason, row.position)", "reason)"),),
     ),
     Mutant(
         "no_lease",

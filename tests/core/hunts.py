@@ -11,8 +11,10 @@ import attrs
 import trio
 
 from core.actors import pacer
+from core.actors.housekeeping import EXPIRY_MS
 from core.actors.tokens import ResumeRefused
 from core.ports import runtime as rt
+from core.ports.store import Owned, SessionRow
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
@@ -143,6 +145,102 @@ async def two_owners() -> None:
         await story.answering()
         await story.take_over()
         await story.wait(3_000)
+
+
+async def cut_before_another_server_takes_over() -> None:
+    """The cut is durable, the client knows nothing of it, and what it killed is in the log."""
+    async with open_story(answer_units=40, rtf=0.05) as story:
+        story.ask()
+        await story.answering()
+        story.stall_socket()
+        await story.wait(500)
+        story.barge_in()
+        await story.wait(100)
+        story.kill_server()
+        await story.start_server()
+        await story.resume()
+        await story.wait(3_000)
+
+
+async def two_takers() -> None:
+    """Two servers read the same session back at the same time; the first to take the term is the last to look."""
+    async with open_story() as story:
+        story.kill_server()
+        first, second = await story.start_server(), await story.start_server()
+        take_term = first.supervisor._take_term
+
+        async def take_and_dawdle(session_id: str) -> Owned:
+            owned = await take_term(session_id)
+            await trio.sleep(0.3)
+            return owned
+
+        first.supervisor._take_term = take_and_dawdle  # type: ignore[method-assign]
+        client = story.client
+        refused: list[ResumeRefused] = []
+
+        async def come_to_the_first() -> None:
+            try:
+                await first.supervisor.resume(client.session_id, client.token, client.number)
+            except ResumeRefused as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(come_to_the_first)
+            await trio.sleep(0.1)
+            await second.supervisor.resume(client.session_id, client.token, client.number)
+        if not refused:
+            raise BrokenPromise("one-writer", "two servers go on with one session under one term")
+        await story.resume()
+
+
+async def token_that_was_replaced_meanwhile() -> None:
+    """Somebody shows a token to another server; before that takes the term, the client has a newer one."""
+    async with open_story() as story:
+        other = await story.start_server()
+        old, number = story.client.token, story.client.number
+        take_term = other.supervisor._take_term
+
+        async def dawdle_and_take(session_id: str) -> Owned:
+            await trio.sleep(1)
+            return await take_term(session_id)
+
+        other.supervisor._take_term = dawdle_and_take  # type: ignore[method-assign]
+        refused: list[ResumeRefused] = []
+
+        async def come_with_the_old_one() -> None:
+            try:
+                await other.supervisor.resume(story.client.session_id, old, number)
+            except ResumeRefused as error:
+                refused.append(error)
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(come_with_the_old_one)
+            await trio.sleep(0.1)
+            story.drop_link()
+            await story.resume(0)
+            await story.wait(200)
+            story.say(100)
+        if not refused:
+            raise BrokenPromise("fences", "a token that was replaced opens the session")
+        other.supervisor._take_term = take_term  # type: ignore[method-assign]
+        await story.resume()
+
+
+async def swept_at_the_last_moment() -> None:
+    async with open_story() as story:
+        await story.wait(2_000)  # its server has said that it lives
+        story.kill_server()
+        keeper = (await story.start_server()).supervisor._housekeeper
+        end = keeper.end
+
+        async def end_too_late(row: SessionRow, reason: str) -> bool:
+            await story.resume()
+            return await end(row, reason)
+
+        keeper.end = end_too_late
+        await story.wait(PUSH_TO_TALK.disconnect_grace_ms + EXPIRY_MS + 3_000)
+        if story.events(e.SessionClosed):
+            raise BrokenPromise("exactly-once-stream", "a client's session was ended under it")
 
 
 async def backlog_behind_a_stuck_socket(story: Story) -> Link:
@@ -325,6 +423,10 @@ HUNTS: dict[str, Any] = {
         stolen_token,
         lost_resume_answers,
         two_owners,
+        cut_before_another_server_takes_over,
+        two_takers,
+        token_that_was_replaced_meanwhile,
+        swept_at_the_last_moment,
         old_owner_wakes,
         old_owner_asks,
         two_owners_write,

@@ -75,6 +75,13 @@ async def turn_ends_within_a_chunk() -> None:
     world.do(c.GainRuntime(0, INPUT_KINDS))
 
 
+async def late_wish() -> None:
+    world = World()
+    world.ask()
+    world.cancel()
+    world.do(c.ModelSpeaks(1))
+
+
 async def late_detach() -> None:
     world = World()
     world.do(c.Attach("hash-2", 3))
@@ -145,6 +152,7 @@ MACHINE_HUNTS = (
     shown_to_a_new_worker,
     worker_dies_before_the_transcript,
     turn_ends_within_a_chunk,
+    late_wish,
     late_detach,
     late_end,
     late_confirmation,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import permutations
 
 import pytest
 
@@ -181,6 +182,38 @@ def test_a_failed_answer_says_why(story: Story) -> None:
     story.deliver()
     details = only(story.seen, "response.done")["response"]["status_details"]
     assert (details["type"], details["error"]["code"]) == ("failed", "model_error")
+
+
+@pytest.mark.parametrize("order", tuple(permutations(("truncate", "cancel", "end"))), ids="-".join)
+def test_whichever_comes_first_of_truncate_cancel_and_end(story: Story, order: tuple[str, ...]) -> None:
+    """The last that a client is told of the item is what was heard, and nothing after the truncate says more."""
+    story.ask()
+    for word in ("one ", "two ", "three "):
+        story.answer(word, 400)
+    story.deliver()
+    response = story.state.active
+    assert response is not None
+    epoch = story.state.epoch
+    story.wait(1_000)
+    for step in order:
+        match step:
+            case "truncate":
+                story.deliver()
+                story.do(c.AckPlayback(450, item_id=response.item_id, truncate=True))
+                truncated = len(story.seen)
+            case "cancel":
+                story.do(c.CancelOutput("client_cancelled"))
+            case "end":
+                story.do(c.ModelDone(epoch, response.response_id))
+    story.do(c.RetrieveItem(response.item_id))
+    story.deliver()
+    assert only(story.seen, "conversation.item.retrieved")["item"]["content"][0]["transcript"] == "one "
+    assert [event["response"]["status"] for event in story.seen if event["type"] == "response.done"] in (
+        ["cancelled"],
+        ["completed"],
+    )
+    after = json.dumps(story.seen[truncated:])
+    assert not any(word in after for word in ("two", "three"))
 
 
 def test_after_a_truncate_no_event_carries_what_was_not_heard(story: Story) -> None:

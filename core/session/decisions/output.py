@@ -8,7 +8,7 @@ from core.session import commands as c
 from core.session import events as e
 from core.session.decisions.context import Context, Decision
 from core.session.decisions.cut import LANE_FULL, closing, cut, settle_heard
-from core.session.ledger import sent_ms, speaking
+from core.session.ledger import PLAYED_OUT_MS, played_now_ms, sent_ms, speaking
 from core.session.refusals import refuse
 from core.session.state import (
     ANSWER_CHARS_MAX,
@@ -29,6 +29,20 @@ def create_response(ctx: Context, command: c.CreateResponse) -> Decision:
         return refuse("response_active", command.event_id)
     if state.lane_epoch != state.epoch:
         return refuse("runtime_unavailable", command.event_id)
+    return _begin(ctx, "create", command)
+
+
+def model_speaks(ctx: Context, command: c.ModelSpeaks) -> Decision:
+    """An answer that the model begins by itself; nothing while there is another, or while turns wait for theirs."""
+    state = ctx.state
+    if command.epoch != state.epoch or state.lane_epoch != state.epoch or state.active is not None or state.queued:
+        return ()
+    return _begin(ctx, "model", c.CreateResponse())
+
+
+def _begin(ctx: Context, trigger: str, command: c.CreateResponse) -> tuple[e.Event, ...]:
+    """An answer to all that was said so far, once the window has room for it."""
+    state = ctx.state
     heard = settle_heard(ctx)
     lane = lane_of(state, None, command.instructions, {ack.response_id: ack.committed_ms for ack in heard})
     if does_not_fit(state, lane):
@@ -37,7 +51,7 @@ def create_response(ctx: Context, command: c.CreateResponse) -> Decision:
     started = e.ResponseStarted(
         next_response_id(state),
         next_item_id(state),
-        "create",
+        trigger,
         None,
         command.metadata,
         command.instructions,
@@ -155,6 +169,8 @@ def model_output(ctx: Context, command: c.ModelOutput) -> Decision:
     chars, marks = len(active.text) + len(command.text), len(active.marks) + len(command.marks)
     if chars > ANSWER_CHARS_MAX or marks > ANSWER_MARKS_MAX:
         return fail_output(ctx, c.FailOutput("answer_too_long"))
+    if command.kind == "listen" and active.text:
+        return _listens(ctx, active)
     end_ms = active.produced_ms
     if command.samples > 0 and command.rate > 0:  # a rate that changes in mid-answer must not turn time back
         end_ms = max(end_ms, (active.produced_samples + command.samples) * 1000 // command.rate)
@@ -174,6 +190,16 @@ def model_output(ctx: Context, command: c.ModelOutput) -> Decision:
             command.timings,
         ),
     )
+
+
+def _listens(ctx: Context, active: Response) -> tuple[e.Event, ...]:
+    """The model goes over to listening in the middle of its answer: it gives way, if anybody still hears it."""
+    unheard_ms = active.produced_ms - played_now_ms(active, ctx.cursor, ctx.now_ns)
+    if unheard_ms <= PLAYED_OUT_MS:
+        return (e.ResponseEnded(active.response_id, "completed"),)
+    speech = ctx.state.input.speech
+    segment, item_id = (speech.segment, speech.item_id) if speech is not None else (0, "")
+    return (e.OverlapDecided("barge_in", "model_listen", segment, 0, item_id), *cut(ctx, "turn_detected"))
 
 
 def _ordered(response: Response, marks: tuple[e.TextMark, ...], end_ms: int) -> Iterator[e.TextMark]:

@@ -143,7 +143,7 @@ def unit(
     timings = (("first_token", wall_ns), ("clause", wall_ns), ("audio", wall_ns))
     rate = settings.output_rate
     spoken_number = number - answer.listen_units
-    if spoken_number < 0:
+    if spoken_number < 0 or number == settings.listen_at_unit:
         silent = Produced(session, answer.epoch, answer.response_id, number, "listen", "", b"", rate, (), timings)
         return silent, chars
     words = answer.unit_words[spoken_number] if spoken_number < len(answer.unit_words) else ("late",)

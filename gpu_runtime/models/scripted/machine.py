@@ -34,6 +34,7 @@ from core.ports.runtime import (
     ToolCalled,
     ToRuntime,
     TruncateLane,
+    WantsToSpeak,
 )
 from core.session.config import IMAGE, REFERENCE_AUDIO
 from core.session.time_units import NS_PER_MS
@@ -160,6 +161,7 @@ class ScriptedMachine:
             case OpenLane(epoch=epoch):
                 if epoch >= session.floor and (session.lane is None or session.lane.epoch != epoch):
                     session.floor, session.lane = epoch, _Lane(epoch)
+                    self._speak_up(session, session.lane, now_ns)
             case PauseLane(epoch=epoch):
                 if session.lane is not None and session.lane.epoch == epoch:
                     session.lane.paused = True
@@ -230,6 +232,16 @@ class ScriptedMachine:
             self._begin(session, lane, now_ns)
         return ()
 
+    def _speak_up(self, session: _Session, lane: _Lane, now_ns: int) -> None:
+        if self._settings.speaks_up_ms < 0:
+            return
+
+        def wish(_: int) -> Sequence[Said]:
+            there = self._alive(session) and session.lane is lane and not lane.answers
+            return (WantsToSpeak(session.name, lane.epoch),) if there else ()
+
+        self._at(now_ns + self._settings.speaks_up_ms * NS_PER_MS, wish)
+
     def _begin(self, session: _Session, lane: _Lane, now_ns: int) -> None:
         lane.unit = lane.chars = 0
         lane.called = False
@@ -263,6 +275,9 @@ class ScriptedMachine:
         said, lane.chars = unit(session.name, answer, lane.unit, lane.chars, now_ns + self._wall_ns, self._settings)
         lane.unit += 1
         self._units_said += 1
+        if said.kind == "listen" and lane.chars:
+            self._finish(session, lane, now_ns)
+            return (*called, said)
         if lane.unit < answer.units:
             self._next_unit_at(session, lane, due_ns + int(self._settings.unit_ms * self._settings.rtf * NS_PER_MS))
             return (*called, said)

@@ -30,6 +30,10 @@ class ScriptedSettings:
     """Real-time factor: a unit takes ``unit_ms * rtf`` to make. 0: the whole answer comes at once."""
     listen_units: int = 0
     """An answer begins with so many units of kind ``listen`` (no text, no audio)."""
+    listen_at_unit: int = -1
+    """An answer goes over to listening at this unit, and is over. -1: never."""
+    speaks_up_ms: int = -1
+    """So long after a lane was opened the model would say something that nobody asked for. -1: it never does."""
     output_rate: int = 24_000
     hear_ms: int = 0
     """From CommitTurn to Heard."""

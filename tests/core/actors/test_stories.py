@@ -34,6 +34,21 @@ async def test_a_barge_in_is_answered_at_once() -> None:
         assert ended.status == "cancelled"
 
 
+async def test_a_model_speaks_up_and_gives_way_by_itself() -> None:
+    """It begins without being asked, and listens in the middle, with audio ahead of the listener: held, and sent."""
+    paced = attrs.evolve(PUSH_TO_TALK, max_client_lead_ms=600)
+    async with open_story(paced, speaks_up_ms=100, listen_at_unit=9, answer_units=20, rtf=0.1) as story:
+        await story.answering()
+        (started,) = story.events(e.ResponseStarted)
+        assert started.trigger == "model"
+        await story.until(lambda: story.events(e.ResponseEnded))
+        (decided,) = story.events(e.OverlapDecided)
+        assert (decided.action, decided.reason) == ("barge_in", "model_listen")
+        made_ms = sum(event.audio_ms for event in story.events(e.Output))
+        assert made_ms < 9 * 200, "what the pacer held was thrown away"
+        assert [event.status for event in story.events(e.ResponseEnded)] == ["cancelled"]
+
+
 async def test_a_fresh_client_gets_what_its_own_attachment_adds() -> None:
     async with open_story() as story:
         await story.wait(10)

@@ -7,6 +7,7 @@ from __future__ import annotations
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
 from core.session.apply import apply, fold
@@ -151,9 +152,12 @@ def check_refusal(result: Step) -> None:
     assert isinstance(result.records[0].event, e.Refused)
 
 
-def check_first_fence(world: World, result: Step) -> None:
-    """no-stale-audio, where output comes in: it belongs to an answer of the epoch in which it is recorded."""
+def check_first_fence(world: World, command: c.Command, result: Step) -> None:
+    """no-stale-audio, where output comes in: it belongs to an answer of the epoch in which it is recorded, and no lane that
+    is over begins one."""
     for record in result.records:
+        if isinstance(record.event, e.ResponseStarted) and isinstance(command, c.ModelSpeaks):
+            assert command.epoch == record.epoch, "no-stale-audio: an answer that was begun by a lane that is over"
         if isinstance(record.event, e.Output):
             response = world.state.responses[record.event.response_id]
             assert response.epoch == record.epoch, "no-stale-audio: output of a lane that is over"

@@ -235,6 +235,16 @@ class AnyOrder(RuleBasedStateMachine):
     def transcribe(self, place: int) -> None:
         self.world.do(c.TurnHeard(self._item_id(place) or "item_none", "what they said"))
 
+    @rule(back=st.integers(0, 1))
+    def speak_up(self, back: int) -> None:
+        self.world.do(c.ModelSpeaks(self.world.state.epoch - back))
+
+    @precondition(lambda self: self.world.state.active is not None)
+    @rule()
+    def listen(self) -> None:
+        active = self.world.active
+        self.world.do(c.ModelOutput(self.world.state.epoch, active.response_id, active.units, "listen"))
+
     @precondition(lambda self: self.world.state.active is not None)
     @rule(units=st.integers(1, 4), audio_ms=st.sampled_from([100, 100, 0, 37]), marks=st.booleans())
     def make(self, units: int, audio_ms: int, marks: bool) -> None:

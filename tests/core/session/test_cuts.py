@@ -120,6 +120,67 @@ def test_create_straight_after_cancel_is_answered() -> None:
     assert world.active.epoch == 2
 
 
+# -- a model that decides by itself -----------------------------------------------------------------------------------
+
+
+def test_a_model_may_begin_an_answer_that_nobody_asked_for() -> None:
+    world = World()
+    world.answered()
+    result = world.do(c.ModelSpeaks(world.state.epoch))
+    assert kinds(result) == ["playback_ack", "response_started"]
+    assert (world.active.trigger, world.active.answers) == ("model", None)
+    (respond,) = [effect for effect in result.effects if isinstance(effect, fx.Respond)]
+    assert [turn.role for turn in respond.history] == ["user", "assistant"]
+    assert world.do(c.ModelSpeaks(world.state.epoch)).records == (), "it speaks already"
+
+
+def test_a_model_does_not_begin_where_it_may_not() -> None:
+    world = World()
+    world.ask()
+    world.cancel()
+    assert world.do(c.ModelSpeaks(1)).records == (), "its lane is over"
+    world.do(c.Pause())
+    assert world.do(c.ModelSpeaks(world.state.epoch)).records == ()
+    world.do(c.Unpause())
+    world.do(c.LoseRuntime("killed"))
+    assert world.do(c.ModelSpeaks(world.state.epoch)).records == (), "there is no lane"
+
+
+def test_a_model_that_goes_over_to_listening_gives_way() -> None:
+    """What it made ahead of the listener is cut, and the next lane knows what was heard."""
+    world = World()
+    world.ask()
+    world.make(10)
+    world.deliver()
+    world.wait(300)
+    result = world.do(c.ModelOutput(1, world.active.response_id, 10, "listen"))
+    assert kinds(result)[0] == "overlap_decided"
+    (decided,) = world.events(e.OverlapDecided)
+    assert (decided.action, decided.reason) == ("barge_in", "model_listen")
+    (ended,) = world.events(e.ResponseEnded)
+    assert (ended.status, ended.reason) == ("cancelled", "turn_detected")
+    assert world.history()[-1] == ("assistant", " word" * 3)
+
+
+def test_a_model_that_listens_when_all_was_heard_has_come_to_its_end() -> None:
+    world = World()
+    world.ask()
+    world.make(3)
+    world.deliver()
+    world.wait(5_000)
+    assert kinds(world.do(c.ModelOutput(1, world.active.response_id, 3, "listen"))) == ["response_ended"]
+    assert world.events(e.ResponseEnded)[0].status == "completed"
+    assert world.state.epoch == 1
+
+
+def test_a_model_that_begins_with_listening_goes_on() -> None:
+    world = World()
+    world.ask()
+    assert kinds(world.do(c.ModelOutput(1, world.active.response_id, 0, "listen"))) == ["output"]
+    world.make(1)
+    assert world.active.units == 2
+
+
 def test_create_while_an_answer_is_made_is_refused() -> None:
     world = World()
     world.ask()

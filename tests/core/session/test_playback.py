@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import attrs
 import pytest
 
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
+from core.session.config import UNACKED_POLICIES
 from core.session.history import item_text
 from core.session.machine import Step
 from core.session.state import RESPONSES_MAX
@@ -135,6 +138,37 @@ def test_truncate_in_mid_generation() -> None:
     world.ack(800)
     world.finish()
     assert said(world) == [" word" * 2]
+
+
+ORDERS = tuple(permutations(("truncate", "cancel", "end")))
+
+
+@pytest.mark.parametrize("unacked", UNACKED_POLICIES)
+@pytest.mark.parametrize("heard_ms", [0, 200, 10_000])
+@pytest.mark.parametrize("order", ORDERS, ids="-".join)
+def test_whichever_comes_first_of_truncate_cancel_and_end(order: tuple[str, ...], heard_ms: int, unacked: str) -> None:
+    """The next lane, the turn after that, and whoever looks at the item, find the same heard words."""
+    world = World(attrs.evolve(CLIENT_VAD, unacked=unacked))
+    world.ask()
+    response, epoch = world.active, world.state.epoch
+    world.make(5)
+    world.deliver()
+    world.wait(400)
+    for step in order:
+        match step:
+            case "truncate":
+                world.truncate(heard_ms, response)
+            case "cancel":
+                world.cancel("barge_in")
+            case "end":
+                world.do(c.ModelDone(epoch, response.response_id))
+    heard = " word" * min(heard_ms // UNIT_MS, 5)
+    assert item_text(world.state, world.state.items[response.item_id]) == heard
+    assert said(world) == ([heard] if heard else [])
+    assert len(world.events(e.ResponseEnded)) == 1
+    result = world.ask()
+    (asked,) = [effect for effect in result.effects if isinstance(effect, fx.Respond)]
+    assert [turn.text for turn in asked.history if turn.role == "assistant"] == ([heard] if heard else [])
 
 
 def test_truncate_before_the_first_audio() -> None:

@@ -40,6 +40,7 @@ ONE_OF_EACH_COMMAND: tuple[Any, ...] = (
     c.SpeechContinues(1, 500),
     c.SpeechFinished(1, 0, 500, "hello"),
     c.TurnHeard("item_none", "hello"),
+    c.ModelSpeaks(1),
     c.ModelOutput(1, "resp_abc_1", 0, "speak", "hi", "o", 4_800, 24_000, 2_400),
     c.ModelCall(1, "resp_abc_1", "call-1", "look_up", "{}"),
     c.ModelDone(1, "resp_abc_1"),

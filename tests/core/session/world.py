@@ -369,7 +369,7 @@ class World:
     # -- the promises ------------------------------------------------------------------------------------------
 
     def check(self, before: tuple[int, ...], command: c.Command, result: Step) -> None:
-        promises.check_first_fence(self, result)
+        promises.check_first_fence(self, command, result)
         promises.check_replay_is_live(self)
         promises.check_told(self)
         promises.check_conservation(self)
