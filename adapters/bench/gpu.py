@@ -68,7 +68,7 @@ def arguments() -> argparse.ArgumentParser:
         "--parts", default="raw,lanes,barge-in", help="of raw, lanes, barge-in, busy-barge-in, logits-check"
     )
     parser.add_argument("--history", type=int, default=4_000, help="tokens in a lane at the start, on average")
-    parser.add_argument("--window", type=numbers, default=[5_800, 3_500], help="slide at, to (tokens)")
+    parser.add_argument("--window", type=numbers, default=[6_500, 1_500], help="slide at, to (tokens)")
     parser.add_argument(
         "--slides",
         type=lambda text: [Slides(*map(int, one.split("x"))) for one in text.split(",")],
@@ -114,7 +114,7 @@ class Report:
 
     def add(self, name: str, line: str, **data: Any) -> None:
         self.data["parts"][name] = {"line": line, **data}
-        self._path.write_text(json.dumps(self.data), encoding="utf-8")
+        self._path.write_text(json.dumps(self.data, separators=(",", ":")), encoding="utf-8")
         self.say(name, line)
 
     def say(self, name: str, line: str) -> None:
@@ -195,7 +195,7 @@ async def bench(options: argparse.Namespace, model: Path) -> None:
     for count in options.sessions:
         if "raw" in parts:
             units = await run_load(RawDriver(requests), load, count, options.seconds, stop_s=report.stop_s)
-            report.add(f"raw{count}", line_of(units, options.unit_ms), **attrs.asdict(units))
+            report.add(f"raw{count}", line_of(units, options.unit_ms), **units.plain(options.unit_ms))
         if "lanes" in parts:
             runs = list(itertools.product(options.gather, options.slides))
             for number, (gather_ms, slides) in enumerate(runs if count == options.sessions[-1] else runs[:1], 1):
@@ -221,7 +221,7 @@ async def _busy_barge_in(options: argparse.Namespace, report: Report, requests: 
         await talk
     name = f"barge-in beside {units.sessions}"
     report.add(name, rounds.line(), **attrs.asdict(rounds))
-    report.add(f"the {units.sessions} beside it", line_of(units, options.unit_ms), **attrs.asdict(units))
+    report.add(f"the {units.sessions} beside it", line_of(units, options.unit_ms), **units.plain(options.unit_ms))
 
 
 async def _logits_check(options: argparse.Namespace, report: Report, requests: Any, load: Load) -> None:
@@ -232,7 +232,7 @@ async def _logits_check(options: argparse.Namespace, report: Report, requests: A
         units = Units(options.sessions[-1])
         await run_load(LaneDriver(server), load, units.sessions, options.check_seconds, units, report.stop_s)
         name = f"logits {'' if on else 'un'}checked"
-        report.add(name, line_of(units, options.unit_ms), **attrs.asdict(units))
+        report.add(name, line_of(units, options.unit_ms), **units.plain(options.unit_ms))
 
 
 def _server(
@@ -267,7 +267,7 @@ async def _lanes(
     def tell() -> None:
         snapshot = attrs.asdict(server.snapshot())
         seen = watch.seen(units.start_s)
-        report.add(name, line_of(units, options.unit_ms), **attrs.asdict(units), snapshot=snapshot, seen=seen)
+        report.add(name, line_of(units, options.unit_ms), **units.plain(options.unit_ms), snapshot=snapshot, seen=seen)
         if any(units.slid):
             report.add(f"slides-{name}", slides_line(units, server.snapshot().engine))
 

@@ -58,6 +58,34 @@ class Units:
     enough: bool = False
     """Set it to let the load end with the units that run."""
 
+    def plain(self, unit_ms: int) -> dict[str, Any]:
+        """For a file: a row for each session, with a place for each of its units; null where one ended with an error."""
+        phases: dict[int, float] = {}
+        for session, due_s in zip(self.session, self.due_s, strict=True):
+            phases[session] = min(due_s, phases.get(session, due_s))
+        count = max((self._number(phases, place, unit_ms) for place in range(len(self.session))), default=-1) + 1
+        rows: dict[str, dict[int, list[float | None]]] = {
+            name: {session: [None] * count for session in sorted(phases)} for name in ("times_ms", "first_ms")
+        }
+        slid = []
+        for place, session in enumerate(self.session):
+            number = self._number(phases, place, unit_ms)
+            rows["times_ms"][session][number] = round(self.times_ms[place], 1)
+            rows["first_ms"][session][number] = round(self.first_ms[place], 1)
+            if self.slid[place]:
+                slid.append((session, number))
+        return {
+            "sessions": self.sessions,
+            "open_s": round(self.open_s, 2),
+            "errors": self.errors,
+            "phases_s": [phases[session] for session in sorted(phases)],
+            **{name: list(by_session.values()) for name, by_session in rows.items()},
+            "units with a slide: session, number": sorted(slid),
+        }
+
+    def _number(self, phases: dict[int, float], place: int, unit_ms: int) -> int:
+        return round((self.due_s[place] - phases[self.session[place]]) * 1_000 / unit_ms)
+
     def since(self, place: int) -> Units:
         """Those that ended behind the first ``place``; what the line of figures needs of them."""
         return Units(self.sessions, self.open_s, times_ms=self.times_ms[place:], first_ms=self.first_ms[place:])

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import itertools
+import math
 import time
 from collections.abc import Callable
 from typing import Any
@@ -56,10 +58,19 @@ class Watch:
 
         return {
             "samples: s, units running, KV tokens held, requests opened, slid, parked": since(self._samples),
-            "steps: s, requests running, waiting, tokens given": since(self._steps),
+            "seconds: s, steps, tokens given, requests running on average, longest time between two steps in s": [
+                [second, len(steps), sum(step[3] for step in steps), *_of(steps)]
+                for second, steps in self._seconds(start_s)
+            ],
             "event loop held up: s, for s": since(self._lags),
             "garbage collected: s, for s, generation": since(self._collections),
         }
+
+    def _seconds(self, start_s: float) -> list[tuple[int, list[tuple[float, int, int, int]]]]:
+        return [
+            (second, list(steps))
+            for second, steps in itertools.groupby(self._steps, key=lambda step: math.floor(step[0] - start_s))
+        ]
 
     def _collected(self, phase: str, info: dict[str, int]) -> None:
         now_s = time.monotonic()
@@ -67,3 +78,8 @@ class Watch:
             self._collecting_s = now_s
         elif now_s - self._collecting_s > 0.005:
             self._collections.append((now_s, now_s - self._collecting_s, info["generation"]))
+
+
+def _of(steps: list[tuple[float, int, int, int]]) -> tuple[float, float]:
+    gaps = [later[0] - sooner[0] for sooner, later in itertools.pairwise(steps)]
+    return round(sum(step[1] for step in steps) / len(steps), 1), round(max(gaps, default=0.0), 3)

@@ -40,11 +40,11 @@ from gpu_runtime.engines.requests import RequestEngine, Sampling
 from gpu_runtime.engines.times import Rate, TimesRecorder
 from gpu_runtime.tallies import added
 
-SLIDE_PIECE_TOKENS = 128
+SLIDE_PIECE_TOKENS = 64
 """A successor is prefilled in pieces of so many tokens, so that no step of the engine holds up the units that run. So few
 ride along with a decoding step: reading the weights takes longer than computing them."""
 
-SLIDES_AT_ONCE = 2
+SLIDES_AT_ONCE = 4
 """For the same reason. Others wait: a lane's window leaves it room to go on meanwhile. Not 1: a piece takes three steps from
 the call to its answer, and slides that fall behind make lanes longer, which makes every step longer."""
 
