@@ -62,6 +62,9 @@ not read."""
 BIG_CHARS = 256 * 1024
 """A message of more is not worked on in the event loop."""
 
+BEHIND_BYTES_MAX = 1024 * 1024
+"""Sound of one client that may be on its way to the log: 20 s of it."""
+
 EARLY_MESSAGES_MAX = 1_024
 EARLY_CHARS_MAX = 4 * 1024 * 1024
 """What is read of a client that waits in line; the message that goes beyond it is the last."""
@@ -396,7 +399,7 @@ class Conversation:
         if cuts and self.meter is not None:
             self.meter.asked_to_cut()
         if not isinstance(command, c.UpdateConfig):
-            session.post(command, ask.bodies)
+            await self._post_with_bodies(session, ask)
             return
         if command.event_id is None:
             self._updates += 1
@@ -405,6 +408,24 @@ class Conversation:
             command = attrs.evolve(command, event_id=own_id)
         session.post(command)
         await self._until_decided(session, command)
+
+    async def _post_with_bodies(self, session: Session, ask: Ask) -> None:
+        """What a client sends faster than the store writes it waits here, and then in its own transport: the store's queue
+        is everybody's. Of big messages only a few are on their way at a time, whoever sent them."""
+        size_bytes = sum(len(body.data) for body in ask.bodies)
+        if size_bytes:
+            await self._until_written(session, BEHIND_BYTES_MAX)
+        if size_bytes <= BIG_CHARS:
+            session.post(ask.command, ask.bodies)
+            return
+        async with self.service.big_bodies:
+            session.post(ask.command, ask.bodies)
+            await self._until_written(session, 0)
+
+    async def _until_written(self, session: Session, but_for_bytes: int) -> None:
+        assert self.attachment is not None
+        while session.unwritten_bytes > but_for_bytes and not (session.ended or self.attachment.closed.is_set()):
+            await trio.sleep(ANSWERS_LOOK_S)
 
     async def _until_stream_is_taken(self, session: Session, *, at_once: bool) -> None:
         """Let a client that asks for much at once (a whole history of items, say) take what it asked for, before it asks

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import attrs
+import trio
 
 from adapters.server.admission import Admission
 from adapters.server.metrics import Metrics
 from adapters.server.settings import ServerSettings
 from core.actors.supervisor import Supervisor
 from core.ports.runtime import Runtime
+
+BIG_BODIES_AT_ONCE = 2
 
 
 @attrs.frozen
@@ -22,6 +25,9 @@ class Service:
     admission: Admission = attrs.field(
         default=attrs.Factory(lambda self: Admission(self.supervisor, self.settings.limits), takes_self=True)
     )
+
+    big_bodies: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(BIG_BODIES_AT_ONCE))
+    """For the messages that are large enough to fill the store's queue, if many come at once."""
 
     def __attrs_post_init__(self) -> None:
         self.metrics.watch_admission(self.admission)

@@ -58,6 +58,8 @@ class Journal:
     session: Session
     ports: Ports
     chain: bytes
+    unwritten_bytes: int = 0
+    """Of bodies whose batches are on their way."""
 
     def write(self, result: Step, frames: list[Frame], bodies: Mapping[str, bytes]) -> None:
         """Queue a step's records. ``frames``: what they added to the stream. A store that refuses is the session's end."""
@@ -66,14 +68,18 @@ class Journal:
         early = session.outbox.played_out_ns > result.records[-1].at_ns + EARLY_NS
         batch = batch_of(session.state, session.term, result.records, self.chain, bodies, early)
         queued_at, position = trio.current_time(), result.records[-1].position
+        size_bytes = sum(len(body.data) for body in batch.bodies)
 
         def done(error: StoreError | None) -> None:
+            self.unwritten_bytes -= size_bytes
             self._written(position, error, queued_at)
 
         try:
             store.append_nowait(batch, done)
         except StoreBusy as error:
             session.fail(error)
+        else:
+            self.unwritten_bytes += size_bytes
 
     def _written(self, position: int, error: StoreError | None, queued_at: float) -> None:
         if error is not None:

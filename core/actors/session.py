@@ -100,6 +100,11 @@ class Session:
         """The actor takes nothing more; the log is the session."""
         return self._ended
 
+    @property
+    def unwritten_bytes(self) -> int:
+        """What came in and is not in the log yet: who sends more should wait, or it fills the store's queue for all."""
+        return self._mailbox.statistics().bytes + self._journal.unwritten_bytes
+
     def now_ns(self) -> int:
         """The log's clock: the wall clock as it was when the actor began, carried on by the monotonic one. So a wall clock
         that is set while the session lives makes no deadline fire and no audio wait."""

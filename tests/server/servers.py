@@ -26,6 +26,7 @@ from core.actors.supervisor import Supervisor, open_supervisor
 from gpu_runtime.host.inline import open_inline
 from gpu_runtime.models.scripted import machine
 from store.memory import MemoryStore, open_memory_store
+from store.queueing import DEFAULT_LIMITS, QueueLimits
 
 WALL_START_NS = 1_700_000_000_000_000_000
 
@@ -135,7 +136,9 @@ class Server:
 
 
 @asynccontextmanager
-async def open_test_server(settings: ServerSettings | None = None, **script: Any) -> AsyncIterator[Server]:
+async def open_test_server(
+    settings: ServerSettings | None = None, *, queue: QueueLimits = DEFAULT_LIMITS, **script: Any
+) -> AsyncIterator[Server]:
     """A server with the scripted model, under whatever clock the test has."""
     settings = settings or ServerSettings(model="scripted")
     metrics = Metrics()
@@ -145,7 +148,7 @@ async def open_test_server(settings: ServerSettings | None = None, **script: Any
         return WALL_START_NS + round(trio.current_time() * 1e9)
 
     async with (
-        open_memory_store() as store,
+        open_memory_store(limits=queue) as store,
         open_inline(lambda: machine(WALL_START_NS, **script)) as runtime,
         open_supervisor(
             Ports(store, runtime, now_ns, encode_caused, metrics),

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+
+import pytest
 import trio
 import trio.testing
 from trio_websocket import wrap_client_stream
 
 from adapters.server.settings import ServerSettings
-from tests.server.servers import Client, open_test_server
+from store.memory import Fault
+from store.queueing import QueueLimits
+from tests.server.servers import Client, Server, open_test_server
 
 
 async def test_a_client_that_does_not_read_is_let_go_and_nobody_else_notices() -> None:
@@ -49,6 +54,40 @@ async def test_a_client_that_floods_is_answered_and_nobody_else_notices() -> Non
             await flood.until("session.updated")
             assert flood.types().count("error") == 3_000, "each was refused, none was dropped"
         assert "error" not in other.types()
+
+
+@pytest.mark.parametrize("size", [100_000, 1_000_000])
+async def test_clients_that_send_faster_than_the_store_writes_are_pushed_back_and_nobody_loses_a_log(size: int) -> None:
+    """The store's queue is everybody's. What these few send is more than it holds, and twice what it lets one have."""
+    clients, sent = 5, 6_000_000 // size
+    queue = QueueLimits(bytes_max=12_000_000, session_bytes_max=3_000_000)
+    chunk = base64.b64encode(bytes(size)).decode()
+
+    async def flood(server: Server) -> None:
+        async with server.connect() as client, trio.open_nursery() as nursery:
+            await client.receive()
+            nursery.start_soon(heard, client)
+            for _ in range(sent):
+                await client.send("input_audio_buffer.append", audio=chunk)
+                await client.send("input_audio_buffer.clear")
+            while client.types().count("input_audio_buffer.cleared") < sent:
+                await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+
+    async with open_test_server(queue=queue) as server, server.connect() as other:
+        await other.receive()
+        server.store.policy = lambda request: Fault(after_s=0.2)
+        async with trio.open_nursery() as nursery:
+            for _ in range(clients):
+                nursery.start_soon(flood, server)
+            await other.say()
+            await other.until("response.done")
+        assert server.supervisor.statistics().failed == 0
+
+
+async def heard(client: Client) -> None:
+    while True:
+        await client.receive()
 
 
 async def test_many_answers_at_once_push_a_client_back_and_do_not_drop_it() -> None:
