@@ -21,6 +21,7 @@ from adapters.command_line.server_log import set_up_log, wordless_crashes
 from adapters.command_line.workers import OpenRuntime, runtime_of, worker_flags
 from adapters.server.admission import Limits
 from adapters.server.listening import allow_descriptors
+from adapters.server.memory import keep_little
 from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal, settle
 from adapters.server.settings import ServerSettings, is_loopback
 from adapters.wire.served import OPENAI_MODELS, Served
@@ -166,6 +167,7 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
     set_up_log(log_level)
     settings = _settings(flags, ctx.meta.get("duologue.session", {}))
     allow_descriptors(settings.connections_max)
+    keep_little()
     with _LoadingBar(Console(stderr=True), settings.model) as bar:
         _run(settings, flags, runtime_of(flags, model_options(flags["model_option"]), bar.show), bar)
 

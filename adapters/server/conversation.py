@@ -340,18 +340,22 @@ class Conversation:
             try:
                 if incoming is not None:
                     await self._carry_out(incoming)
+                    incoming = None  # the traceback of what ends this loop would keep it
                 await self._until_answers_are_taken(session, attachment)
-                message = await self._next_message()
-                session.first_frame(attachment)
-                incoming = None
-                if not self.service.admission.allows_event(self.identity.key):
-                    raise Problem("rate_limit_exceeded", "This key sends more events than it may; one was dropped.")
-                incoming = await self._read_event(message)
+                incoming = await self._next_event(session, attachment)
             except Problem as problem:
                 self._answer(problem)
                 incoming = None
             except (ConnectionClosed, SessionGone):
                 return
+
+    async def _next_event(self, session: Session, attachment: Attachment) -> Incoming | None:
+        """Raises Problem, ConnectionClosed."""
+        message = await self._next_message()
+        session.first_frame(attachment)
+        if not self.service.admission.allows_event(self.identity.key):
+            raise Problem("rate_limit_exceeded", "This key sends more events than it may; one was dropped.")
+        return await self._read_event(message)
 
     async def _read_event(self, message: str | bytes) -> Incoming | None:
         """Raises Problem. A big message is read and translated beside the event loop: checking and naming 10 MiB of sound
@@ -448,10 +452,12 @@ class Conversation:
         assert self.attachment is not None
         self.service.metrics.problems.labels(problem.code).inc()
         self.session.answer(self.attachment, self.dialect.problem(problem))
+        problem.let_go()
 
     async def _explain(self, problem: Problem) -> None:
         self.service.metrics.problems.labels(problem.code).inc()
         await self._tell(self.dialect.problem(problem))
+        problem.let_go()
 
     async def _tell(self, event: Mapping[str, Any]) -> None:
         """Say something before there is a session."""

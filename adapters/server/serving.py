@@ -18,6 +18,7 @@ import trio
 
 from adapters.server.application import Application
 from adapters.server.listening import PatientListener
+from adapters.server.memory import give_back
 from adapters.server.metrics import Metrics
 from adapters.server.service import Service
 from adapters.server.settings import ServerSettings
@@ -85,6 +86,7 @@ async def open_server(
         patient = [PatientListener(listener, metrics.accepts_failed.inc) for listener in listeners]
         nursery.start_soon(trio.serve_listeners, application.handle, patient)
         nursery.start_soon(metrics.measure_lag)
+        nursery.start_soon(give_back)
         async with store() as opened_store, runtime() as opened_runtime:
             ports = Ports(opened_store, opened_runtime, time.time_ns, encode_caused, metrics)
             async with open_supervisor(

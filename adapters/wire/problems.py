@@ -25,6 +25,11 @@ class Problem(Exception):
         self.param = param
         self.event_id = event_id
 
+    def let_go(self) -> None:
+        """Forget where it was raised, once it is told: those frames hold the client's frame, which may have many MiB, until
+        somebody looks for garbage."""
+        self.__traceback__ = self.__context__ = None
+
 
 def error_body(
     code: str, message: str, param: str | None = None, event_id: str | None = None, *, retryable: bool | None = None
