@@ -9,7 +9,7 @@ database. Everything happens in the event loop and in the order of the queue, so
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 
 import attrs
@@ -17,6 +17,7 @@ import trio
 
 from core.ports.keeping import Usage
 from core.ports.store import (
+    BODIES_BYTES,
     Body,
     Owned,
     SessionRow,
@@ -25,6 +26,7 @@ from core.ports.store import (
     StoreError,
     StoreFailed,
     Survey,
+    TakeRecords,
     TermGiven,
 )
 from core.session.events import Event, Record
@@ -44,6 +46,9 @@ from store.planning import (
 )
 from store.queued import QueuedStore
 from store.queueing import DEFAULT_LIMITS, Item, Outcome, QueueLimits
+
+PAGE_RECORDS = 1_000
+"""So many are given to a scan at a stretch."""
 
 
 @attrs.frozen
@@ -196,6 +201,17 @@ class MemoryDatabase:
         """Raises KeyError."""
         return self._bodies[session, digest]
 
+    def bodies(self, session: str, digests: Sequence[str], limit_bytes: int) -> dict[str, bytes | None]:
+        """As Store.bodies."""
+        found, size_bytes = dict[str, bytes | None](), 0
+        for digest in digests:
+            data = self._bodies.get((session, digest))
+            size_bytes += len(data or b"")
+            if found and size_bytes > limit_bytes:
+                break
+            found[digest] = data
+        return found
+
     def read(self, session: str, after: int, limit: int) -> list[StoredBatch]:
         """As Store.read."""
         self.head(session)
@@ -235,6 +251,18 @@ class MemoryStore(QueuedStore):
         await trio.lowlevel.checkpoint()
         return self.database.read(session, after, limit)
 
+    async def scan(self, session: str, after: int, upto: int, take: TakeRecords) -> None:
+        """See Store.scan."""
+        self.database.head(session)
+        while after < upto:
+            await trio.lowlevel.checkpoint()
+            batches = self.database.read(session, after, PAGE_RECORDS)
+            page = [record for batch in batches for record in batch.records if record.position <= upto]
+            if not page:
+                break
+            take(page)
+            after = page[-1].position
+
     async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
         """See Store.picked."""
         await trio.lowlevel.checkpoint()
@@ -244,6 +272,13 @@ class MemoryStore(QueuedStore):
         """See Store.body."""
         await trio.lowlevel.checkpoint()
         return self.database.body(session, digest)
+
+    async def bodies(
+        self, session: str, digests: Sequence[str], limit_bytes: int = BODIES_BYTES
+    ) -> Mapping[str, bytes | None]:
+        """See Store.bodies."""
+        await trio.lowlevel.checkpoint()
+        return self.database.bodies(session, digests, limit_bytes)
 
     async def sessions(self, limit: int = 100, after: str = "") -> Sequence[SessionRow]:
         """See Store.sessions. Newest by creation. Raises SessionUnknown for an ``after`` that is not there."""

@@ -65,6 +65,7 @@ class Head:
             term=self.term,
             server=self.server,
             closed=self.closed,
+            chain=self.chain,
         )
 
 

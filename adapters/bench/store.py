@@ -21,14 +21,14 @@ from adapters.client.credentials import ResumeCredentials
 from adapters.client.trio_client import DuplexClient
 from adapters.wire.projections import make_projection
 from core.actors.folding import Folded, begin_fold
-from core.actors.supervisor import READ_RECORDS
 from core.actors.tokens import token_hash
-from core.ports.store import StoredBatch
 from core.session.apply import fold
-from core.session.events import SessionOpened
+from core.session.events import Record, SessionOpened
+from store.codec import Columns, decode_columns
 from store.opening import open_store
 from store.sql.engines import make_engines
-from store.sql.reading import EventRows, batches_of, read_rows
+from store.sql.pages import read_columns
+from store.sql.reading import read_head
 
 T = TypeVar("T")
 
@@ -95,27 +95,36 @@ def _stages_in_thread(url: str, session: str) -> tuple[float, float, float, floa
     gc.disable()  # a server's collector hardly ever looks, either (adapters.server.serving.settle)
     try:
         with engines.read.connect() as connection:
-            read_ms, pages = _timed(lambda: _read_rows(connection, session))
-        decode_ms, batches = _timed(lambda: [batches_of(rows, session, rows[0].position - 1) for rows in pages])
-        records = [record for page in batches for batch in page for record in batch.records]
-        machine_ms, _ = _timed(lambda: fold(records))
-        both_ms, _ = _timed(lambda: _fold(batches))
+            read_ms, columns = _timed(lambda: _read_columns(connection, session))
+        decode_ms, pages = _timed(lambda: _decode(columns))
+        machine_ms, _ = _timed(lambda: fold(record for page in pages for record in page))
+        both_ms, _ = _timed(lambda: _fold(pages))
     finally:
         gc.enable()
         engines.dispose()
     return read_ms, decode_ms, machine_ms, both_ms - machine_ms
 
 
-def _read_rows(connection: Connection, session: str) -> list[EventRows]:
-    pages, position = list[EventRows](), 0
-    while rows := read_rows(connection, session, position, READ_RECORDS):
-        pages.append(rows)
-        position = rows[-1].position
+def _read_columns(connection: Connection, session: str) -> list[Columns]:
+    upto = read_head(connection, session).position
+    found, position = list[Columns](), 0
+    while position < upto:
+        columns, position = read_columns(connection, session, position, upto)
+        assert columns is not None
+        found.append(columns)
+    return found
+
+
+def _decode(found: list[Columns]) -> list[list[Record]]:
+    pages, position = list[list[Record]](), 0
+    for columns in found:
+        pages.append(decode_columns(columns, position))
+        position = pages[-1][-1].position
     return pages
 
 
-def _fold(pages: list[list[StoredBatch]]) -> Folded:
-    opened, last_ns = pages[0][0].records[0].event, pages[-1][-1].records[-1].at_ns
+def _fold(pages: list[list[Record]]) -> Folded:
+    opened, last_ns = pages[0][0].event, pages[-1][-1].at_ns
     assert isinstance(opened, SessionOpened)
     projection = make_projection(opened.dialect, opened.projection_version)
     assert projection is not None

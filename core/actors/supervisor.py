@@ -14,7 +14,7 @@ import trio
 
 from core.actors.attachment import Attachment
 from core.actors.door import RESUME_ELSEWHERE
-from core.actors.folding import Folded, begin_fold
+from core.actors.folding import Folded, begin_fold, fold_log
 from core.actors.housekeeping import Housekeeper
 from core.actors.journal import batch_of
 from core.actors.lease import LEASE_S, Lease
@@ -45,8 +45,6 @@ from core.session.state import SessionState
 
 log = logging.getLogger("duologue.supervisor")
 
-READ_RECORDS = 1_000
-"""So many are folded at a stretch: other sessions wait for that long, a few ms."""
 TOKEN_BYTES = 32
 BURY_TIMEOUT_S = 10
 """A store that has not closed a dead session's log by then is not waited for."""
@@ -257,20 +255,16 @@ class Supervisor:
         self, session_id: str, projection: Projection | None = None, onto: Folded | None = None
     ) -> Folded | None:
         """Read a log and fold it, its stream along with it; ``onto`` what was folded of it before. None: no such session."""
-        folded = onto
+
+        def begin(opened: e.Event) -> Folded:
+            return self._begin_fold(opened, projection)
+
         try:
-            row = await self._ports.store.session(session_id)
-            while (position := folded.state.position if folded else 0) < row.position:
-                batches = await self._ports.store.read(session_id, position, READ_RECORDS)
-                if not batches:
-                    break  # the log was replaced by a shorter one meanwhile
-                folded = folded or self._begin_fold(batches[0].records[0].event, projection)
-                folded.take(batches, row.updated_ns)
+            return await fold_log(self._ports.store, session_id, begin, onto)
         except SessionUnknown:
             return None
         except LogBroken as fault:
             raise LogUnreadable(str(fault)) from None
-        return folded
 
     def _begin_fold(self, opened: e.Event, projection: Projection | None) -> Folded:
         if not isinstance(opened, e.SessionOpened):
@@ -281,10 +275,11 @@ class Supervisor:
         return begin_fold(opened, projection)
 
     async def _load_input(self, state: SessionState) -> dict[str, bytes]:
-        bodies = {}
-        for digest in bodies_needed(state):
-            with suppress(KeyError):  # it was erased
-                bodies[digest] = await self._ports.store.body(state.session_id, digest)
+        bodies, missing = dict[str, bytes](), tuple(dict.fromkeys(bodies_needed(state)))
+        while missing:
+            found = await self._ports.store.bodies(state.session_id, missing)
+            bodies.update({digest: data for digest, data in found.items() if data is not None})  # else it was erased
+            missing = missing[len(found) :]
         return bodies
 
     def _admit(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -102,6 +102,8 @@ class SessionRow:
     term: int
     server: str
     closed: bool
+    chain: bytes
+    """Of the last batch."""
 
 
 @attrs.frozen
@@ -116,8 +118,14 @@ class Survey:
     ownerless: tuple[SessionRow, ...]
 
 
+BODIES_BYTES = 8 * 1024 * 1024
+"""So much of many bodies is read at a time."""
+
 TermGiven = Callable[[str, int], None]
 """Called in the event loop with a session and its new term."""
+
+TakeRecords = Callable[[Sequence[Record]], None]
+"""Called with the next records of a log, in order, one page at a time."""
 
 AppendDone = Callable[[StoreError | None], None]
 """Called in the event loop, once for each batch: None when it is durable."""
@@ -151,12 +159,24 @@ class Store(Protocol):
         """Batches whose records lie above position ``after``, in order, at most ``limit`` records (but one batch at
         least). Empty at the head. Raises SessionUnknown, LogUnreadable."""
 
+    async def scan(self, session: str, after: int, upto: int, take: TakeRecords) -> None:
+        """Give the records above position ``after``, up to and with ``upto``, to ``take``: for folds, without what their
+        batches say beside them. Ends where the log does. ``take`` may be called in another thread, so that a long log keeps
+        nobody waiting in the event loop, and must share nothing with it; what it raises ends the scan. Raises
+        SessionUnknown, StoreFailed."""
+
     async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
         """All records of a log whose events are of these ``kinds``, in order: what seldom events say, without reading the
         rest. Raises SessionUnknown, LogUnreadable."""
 
     async def body(self, session: str, digest: str) -> bytes:
         """Raises KeyError when there is no such body (it was erased, say)."""
+
+    async def bodies(
+        self, session: str, digests: Sequence[str], limit_bytes: int = BODIES_BYTES
+    ) -> Mapping[str, bytes | None]:
+        """The bodies of the first of ``digests``: as many as ``limit_bytes`` holds, but one at least. None for one that is
+        not there. Who wants them all asks again for those that the answer lacks."""
 
     async def sessions(self, limit: int = 100, after: str = "") -> Sequence[SessionRow]:
         """Newest first."""

@@ -3,6 +3,7 @@ only."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -10,11 +11,12 @@ from sqlalchemy import Connection, Row, bindparam, func, select, tuple_
 
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch, StoreFailed
 from core.session.digest import body_digest
-from core.session.events import SCHEMA_VERSIONS, TAGS, Event, Record
+from core.session.events import TAGS, Event, Record
 from store.codec import Row as EventRow
-from store.codec import decode_current, decode_row
+from store.codec import decode_row, is_storable
 from store.planning import Head
 from store.sql.schema import RAW, bodies, events, sessions
+from store.sql.statements import given_names
 
 _EVENTS_AFTER = (
     select(*(column for column in events.c if column.name != "session"))
@@ -36,6 +38,8 @@ _HEAD = select(sessions).where(sessions.c.session == bindparam("of_session"))
 _BODY = select(bodies.c.coding, bodies.c.data).where(
     bodies.c.session == bindparam("of_session"), bodies.c.digest == bindparam("of_digest")
 )
+_SIZES = select(bodies.c.digest, bodies.c.size_bytes)
+_BODIES = select(bodies.c.digest, bodies.c.coding, bodies.c.data)
 _SESSIONS = select(sessions).order_by(sessions.c.created_ns.desc(), sessions.c.session.desc()).limit(bindparam("up_to"))
 _SESSIONS_AFTER = _SESSIONS.where(
     tuple_(sessions.c.created_ns, sessions.c.session) < tuple_(bindparam("created_ns"), bindparam("after"))
@@ -89,16 +93,8 @@ def batches_of(rows: EventRows, session: str, after: int) -> list[StoredBatch]:
     """The batches that end within ``rows``, which follow position ``after``. Raises StoreFailed when a record is missing."""
     batches: list[StoredBatch] = []
     records: list[Record] = []
-    position, versions = after, SCHEMA_VERSIONS
-    for place, epoch, at_ns, tag, version, body, batch_id, term, chain in rows:
-        if version == versions.get(tag):
-            record = decode_current(place, epoch, at_ns, tag, body)
-        else:
-            record = decode_row(EventRow(place, epoch, at_ns, tag, version, body))
-        position += 1
-        # Pair check of the writer's: what was written dense must be read dense, or a fold would be of another session.
-        if place != position:
-            raise StoreFailed(f"{session}: position {position} is missing")
+    for record, row in zip(records_of(rows, session, after), rows, strict=True):
+        batch_id, term, chain = row[6:]
         records.append(record)
         if batch_id is not None:
             batches.append(StoredBatch(batch_id, term, tuple(records), bytes(chain)))
@@ -106,14 +102,47 @@ def batches_of(rows: EventRows, session: str, after: int) -> list[StoredBatch]:
     return batches
 
 
+def records_of(rows: EventRows, session: str, after: int) -> list[Record]:
+    """The records in ``rows``, which follow position ``after``. Raises StoreFailed when one is missing, LogUnreadable."""
+    for position, row in enumerate(rows, start=after + 1):
+        # Pair check of the writer's: what was written dense must be read dense, or a fold would be of another session.
+        if row[0] != position:
+            raise StoreFailed(f"{session}: position {position} is missing")
+    return [decode_row(EventRow(*row[:6])) for row in rows]
+
+
+def read_bodies(
+    connection: Connection, session: str, digests: Sequence[str], limit_bytes: int
+) -> dict[str, bytes | None]:
+    """As Store.bodies. Raises StoreFailed when bytes are not those that were stored."""
+    wanted = {"of_session": session, "names": json.dumps([digest for digest in digests if is_storable(digest)])}
+    known = bodies.c.digest.in_(given_names(connection.dialect)), bodies.c.session == bindparam("of_session")
+    sizes = {row.digest: int(row.size_bytes) for row in connection.execute(_SIZES.where(*known), wanted)}
+    fitting, size_bytes = list[str](), 0
+    for digest in digests:
+        size_bytes += sizes.get(digest, 0)
+        if fitting and size_bytes > limit_bytes:
+            break
+        fitting.append(digest)
+    rows = connection.execute(
+        _BODIES.where(*known), {**wanted, "names": json.dumps([d for d in fitting if d in sizes])}
+    )
+    found = {digest: _checked(session, digest, coding, data) for digest, coding, data in rows}
+    return {digest: found.get(digest) for digest in fitting}
+
+
 def read_body(connection: Connection, session: str, digest: str) -> bytes:
     """Raises KeyError, or StoreFailed when the bytes are not those that were stored."""
     row = connection.execute(_BODY, {"of_session": session, "of_digest": digest}).first()
     if row is None:
         raise KeyError(digest)
-    data = bytes(row.data)
-    if row.coding != RAW or body_digest(data) != digest:
-        raise StoreFailed(f"{session}: body {digest} is damaged or of coding {row.coding!r}")
+    return _checked(session, digest, row.coding, row.data)
+
+
+def _checked(session: str, digest: str, coding: str, data: bytes) -> bytes:
+    data = bytes(data)
+    if coding != RAW or body_digest(data) != digest:
+        raise StoreFailed(f"{session}: body {digest} is damaged or of coding {coding!r}")
     return data
 
 

@@ -4,7 +4,7 @@ queue."""
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
@@ -17,6 +17,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from core.ports.keeping import Usage
 from core.ports.store import (
+    BODIES_BYTES,
     Body,
     Owned,
     SessionRow,
@@ -24,13 +25,14 @@ from core.ports.store import (
     StoredBatch,
     StoreFailed,
     Survey,
+    TakeRecords,
     TermGiven,
 )
 from core.session.events import Event, Record
 from store.codec import is_storable
 from store.queued import QueuedStore
 from store.queueing import DEFAULT_LIMITS, Item, Outcome, QueueLimits
-from store.sql import keeping, owners, reading
+from store.sql import keeping, owners, pages, reading
 from store.sql.checkpoint import Checkpointer
 from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
 from store.sql.file import StoreFile
@@ -70,6 +72,10 @@ class SqlStore(QueuedStore):
         LogUnreadable."""
         return await self._read(partial(reading.read_batches, session=_known(session), after=after, limit=limit))
 
+    async def scan(self, session: str, after: int, upto: int, take: TakeRecords) -> None:
+        """See Store.scan. In one of the readers' threads."""
+        await self._read(partial(pages.scan, session=_known(session), after=after, upto=upto, take=take))
+
     async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
         """See Store.picked. Raises StoreFailed, LogUnreadable."""
         return await self._read(partial(reading.read_picked, session=_known(session), kinds=kinds))
@@ -79,6 +85,15 @@ class SqlStore(QueuedStore):
         if not (is_storable(session) and is_storable(digest)):
             raise KeyError(digest)
         return await self._read(partial(reading.read_body, session=session, digest=digest))
+
+    async def bodies(
+        self, session: str, digests: Sequence[str], limit_bytes: int = BODIES_BYTES
+    ) -> Mapping[str, bytes | None]:
+        """See Store.bodies. Raises StoreFailed too, also when bytes are not those that were stored."""
+        if not is_storable(session):
+            return dict.fromkeys(digests)
+        query = partial(reading.read_bodies, session=session, digests=digests, limit_bytes=limit_bytes)
+        return await self._read(query)
 
     async def sessions(self, limit: int = 100, after: str = "") -> Sequence[SessionRow]:
         """See Store.sessions. Newest by creation. Raises SessionUnknown for an ``after`` that is not there,

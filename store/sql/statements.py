@@ -93,12 +93,16 @@ def statements_for(dialect: Dialect) -> Statements:
 
 
 def _lock_heads(dialect: Dialect) -> Select[Any]:
-    # One parameter for all names: an IN list would be rendered anew for each group.
-    names = bindparam("names", type_=Text)
-    if dialect.name == "sqlite":
-        wanted = func.json_each(names).table_valued("value")
-    else:
-        wanted = func.json_array_elements_text(cast(names, JSON)).table_valued("value")
-    heads = select(sessions).where(sessions.c.session.in_(select(wanted.c.value)))
+    heads = select(sessions).where(sessions.c.session.in_(given_names(dialect)))
     # In the order of the names, so that no two servers wait for each other. (SQLite has locked the whole file already.)
     return heads.order_by(sessions.c.session).with_for_update(of=sessions)
+
+
+def given_names(dialect: Dialect) -> Select[Any]:
+    """The names in ``names``, a JSON array. One parameter for all: an IN list would be rendered anew for each count."""
+    names = bindparam("names", type_=Text)
+    if dialect.name == "sqlite":
+        given = func.json_each(names).table_valued("value")
+    else:
+        given = func.json_array_elements_text(cast(names, JSON)).table_valued("value")
+    return select(given.c.value)

@@ -19,7 +19,6 @@ from core.ports.store import (
 )
 from core.session.digest import CHAIN_START, body_digest
 from core.session.events import (
-    Attached,
     Commit,
     InputCleared,
     InputTranscript,
@@ -27,7 +26,6 @@ from core.session.events import (
     Record,
     SessionClosed,
     SpeechStarted,
-    TokenConfirmed,
 )
 from store.codec import RecordInvalid
 from store.queueing import QueueLimits
@@ -266,99 +264,6 @@ async def test_unicode_comes_back(db: OpenStore) -> None:
         )
         assert list(await store.read("sess_日本", after=2)) == [stored(batch)]
         assert (await store.session("sess_日本")).session == "sess_日本"
-
-
-# --- bodies ---------------------------------------------------------------------------------------------------------
-
-
-@in_real_time
-async def test_bodies_of_every_size_come_back(db: OpenStore) -> None:
-    async with db() as store:
-        owner = await new_session(store)
-        bodies = (b"", b"\0", bytes(range(256)) * 25, b"\xff" * (1 << 20))
-        await owner.append(bodies=bodies)
-        for data in bodies:
-            assert await store.body("sess_1", body_digest(data)) == data
-
-
-@in_real_time
-async def test_a_body_is_kept_once_a_session_and_never_seen_by_another(db: OpenStore) -> None:
-    async with db() as store:
-        owner, other = await new_session(store), await new_session(store, "sess_2")
-        answers = await append_all(
-            store, owner.batch(bodies=(b"same", b"same"), urgent=False), owner.batch(bodies=(b"same",)), other.batch()
-        )
-        assert answers == [None] * 3
-        await owner.append(bodies=(b"same",))
-        assert await store.body("sess_1", body_digest(b"same")) == b"same"
-        for session, digest in (("sess_2", body_digest(b"same")), ("sess_1", body_digest(b"other")), ("ghost", "00")):
-            with pytest.raises(KeyError):
-                await store.body(session, digest)
-
-
-# --- reading --------------------------------------------------------------------------------------------------------
-
-
-@in_real_time
-async def test_a_page_holds_whole_batches_up_to_its_limit_and_one_at_least(db: OpenStore) -> None:
-    async with db() as store:
-        owner = await new_session(store)
-        sizes = (1, 5, 2, 2)
-        assert await append_all(store, *[owner.batch(*[InputCleared()] * size) for size in sizes]) == [None] * 4
-
-        async def page(after: int, limit: int) -> list[int]:
-            return [len(batch.records) for batch in await store.read("sess_1", after, limit)]
-
-        assert await page(0, 10_000) == [2, 1, 5, 2, 2]
-        assert await page(0, 3) == [2, 1]
-        assert await page(3, 4) == [5], "one batch at least"
-        assert await page(3, 1) == [5]
-        assert await page(8, 3) == [2]
-        assert await page(8, 4) == [2, 2]
-        assert await page(12, 10) == []
-        assert await page(5, 10) == [3, 2, 2], "never a record that was named as read"
-        assert await page(99, 10) == []
-
-
-@in_real_time
-async def test_seldom_events_are_picked_out_of_a_log(db: OpenStore) -> None:
-    async with db() as store:
-        owner = await new_session(store)
-        attached = [Attached(1, "first"), Attached(2, "second", 7)]
-        for found in attached:
-            batch = owner.batch(InputCleared(), found, InputCleared())
-            assert await append_all(store, batch, owner.batch(TokenConfirmed(found.generation))) == [None] * 2
-        log = [record for batch in await store.read("sess_1") for record in batch.records]
-        kinds = (Attached, TokenConfirmed)
-        assert await store.picked("sess_1", kinds) == [record for record in log if isinstance(record.event, kinds)]
-        assert [record.event for record in await store.picked("sess_1", (Attached,))] == attached
-        assert list(await store.picked("sess_1", (SessionClosed,))) == []
-        for unknown in ("sess_2", "a\x00b", "\ud800"):
-            with pytest.raises(SessionUnknown):
-                await store.picked(unknown, kinds)
-
-
-@in_real_time
-async def test_sessions_are_listed_newest_first_in_pages(db: OpenStore) -> None:
-    async with db() as store:
-        for session, created_ns in (("b", 20), ("a", 20), ("c", 10), ("d", 30)):
-            await new_session(store, session, created_ns)
-        assert [row.session for row in await store.sessions()] == ["d", "b", "a", "c"]
-        assert [row.session for row in await store.sessions(limit=2)] == ["d", "b"]
-        assert [row.session for row in await store.sessions(limit=2, after="b")] == ["a", "c"]
-        assert await store.sessions(after="c") == []
-        with pytest.raises(SessionUnknown):
-            await store.sessions(after="ghost")
-
-
-@in_real_time
-async def test_a_closed_session_is_listed_as_closed(db: OpenStore) -> None:
-    async with db() as store:
-        owner = await new_session(store)
-        await owner.append(SessionClosed("client"))
-        (row,) = await store.sessions()
-        assert row.closed
-        assert row == await store.session("sess_1")
 
 
 # --- the queue ------------------------------------------------------------------------------------------------------

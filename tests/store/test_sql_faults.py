@@ -12,10 +12,11 @@ import trio
 
 from core.ports.store import StoreFailed
 from core.session.digest import body_digest
-from core.session.events import InputCleared, InputTranscript
+from core.session.events import InputCleared, InputTranscript, Record
 from store import health
+from store.codec import UPCASTERS, LogUnreadable
 from store.opening import open_store
-from store.sql import engines, file
+from store.sql import engines, file, pages
 from store.sql.checkpoint import Checkpointer
 from store.sql.engines import StoreUrlInvalid
 from store.sql.schema import bodies
@@ -132,8 +133,68 @@ async def test_damage_is_found_when_it_is_read(path: Path) -> None:
     async with open_sql_store(f"sqlite:///{path}") as store:
         with pytest.raises(StoreFailed, match="damaged"):
             await store.body("sess_1", body_digest(b"body"))
+        with pytest.raises(StoreFailed, match="damaged"):
+            await store.bodies("sess_1", [body_digest(b"body")])
         with pytest.raises(StoreFailed, match="position 4 is missing"):
             await store.read("sess_1")
+        with pytest.raises(StoreFailed, match="position 4 is missing"):
+            await store.scan("sess_1", 0, 5, lambda records: None)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ("type = 'telepathy'", "unknown event type 'telepathy'"),
+        ("type = 'tele,pathy'", "unknown event type"),
+        ("version = 7", "newer than this server's"),
+        ('body = \'{"item_id":"a"}\'', "text"),
+        ('body = \'{"item_id":"a","te\'', "truncated"),
+        ("body = '{},{}'", "item_id"),
+        ("body = ''", "truncated"),
+    ],
+)
+@in_real_time
+async def test_a_scan_says_which_record_cannot_be_read(path: Path, change: str, words: str) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner = await new_session(store)
+        await owner.append(*[InputTranscript("item", "words")] * 3)
+        log = await whole_log(store, "sess_1")
+        execute(path, f"UPDATE events SET {change} WHERE position = 4")
+        found: list[Record] = []
+        await store.scan("sess_1", 0, 3, found.extend)
+        assert found == log[:3], "what lies before it can be read"
+        with pytest.raises(LogUnreadable, match=f"position 4: .*{words}"):
+            await store.scan("sess_1", 0, 5, found.extend)
+        assert found == log[:3]
+
+
+@in_real_time
+async def test_a_scan_reads_events_of_older_versions(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner = await new_session(store)
+        await owner.append(*[InputTranscript("item", "words")] * 3)
+        log = await whole_log(store, "sess_1")
+        execute(path, """UPDATE events SET version = 0, body = '{"said":"words"}' WHERE position = 4""")
+        monkeypatch.setitem(UPCASTERS, ("input_transcript", 0), lambda raw: {"item_id": "item", "text": raw["said"]})
+        found: list[Record] = []
+        await store.scan("sess_1", 0, 5, found.extend)
+        assert found == log
+
+
+@in_real_time
+async def test_a_page_of_a_scan_is_bounded_in_bytes(path: Path) -> None:
+    async with open_sql_store(f"sqlite:///{path}") as store:
+        owner = await new_session(store)
+        sizes = [10, 10, 10, 3_000, 3_000, 9_000, 9_000, 10]
+        await owner.append(*[InputTranscript("item", "é" * (pages.PAGE_BYTES // 10_000 * size // 2)) for size in sizes])
+        counts: list[int] = []
+        await store.scan("sess_1", 2, 10, lambda records: counts.append(len(records)))
+        log = [record for record in await whole_log(store, "sess_1") if record.position > 2]
+        assert len(log) == sum(counts) == len(sizes)
+        while counts:
+            page, log = log[: counts[0]], log[counts.pop(0) :]
+            texts = [record.event.text for record in page if isinstance(record.event, InputTranscript)]
+            assert len(texts) == 1 or sum(len(text.encode()) for text in texts) <= pages.PAGE_BYTES
 
 
 @in_real_time

@@ -10,7 +10,7 @@ story can see: how the writer groups batches into commits, and how long anything
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TypeVar
@@ -20,6 +20,7 @@ import trio
 import trio.testing
 
 from core.ports.store import (
+    BODIES_BYTES,
     AppendDone,
     Batch,
     Owned,
@@ -29,6 +30,7 @@ from core.ports.store import (
     StoreError,
     StoreFailed,
     Survey,
+    TakeRecords,
     TermGiven,
 )
 from core.session.events import Event, Record, SessionOpened
@@ -152,6 +154,10 @@ class FaultyStore:
         async with self.database.still():
             return await self.inner.read(session, after, limit)
 
+    async def scan(self, session: str, after: int, upto: int, take: TakeRecords) -> None:
+        async with self.database.still():
+            await self.inner.scan(session, after, upto, take)
+
     async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
         async with self.database.still():
             return await self.inner.picked(session, kinds)
@@ -159,6 +165,12 @@ class FaultyStore:
     async def body(self, session: str, digest: str) -> bytes:
         async with self.database.still():
             return await self.inner.body(session, digest)
+
+    async def bodies(
+        self, session: str, digests: Sequence[str], limit_bytes: int = BODIES_BYTES
+    ) -> Mapping[str, bytes | None]:
+        async with self.database.still():
+            return await self.inner.bodies(session, digests, limit_bytes)
 
     async def sessions(self, limit: int = 100, after: str = "") -> Sequence[SessionRow]:
         async with self.database.still():

@@ -1,0 +1,93 @@
+"""A long log, read for a fold: a page of it comes as one row, column by column.
+
+Row by row, the driver gives the interpreter up and takes it back for each of 27,000 events of an hour, and beside a busy
+event loop waits for it each time. The database strings a page together while others compute, and then its events are read
+at one go. A page is bounded in records and in bytes.
+
+What is out of the ordinary in a page (an event of an older version, a damaged one) is left to those who read rows
+(store.sql.reading): they know what to do with it, or what to say of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, Text, bindparam, cast, func, select
+
+from core.ports.store import TakeRecords
+from core.session.events import Record
+from store.codec import Columns, ColumnsOdd, decode_columns
+from store.sql.reading import read_head, read_rows, records_of
+from store.sql.schema import events
+
+PAGE_RECORDS = 2_000
+PAGE_BYTES = 8 * 1024 * 1024
+"""Of the events' JSON. A single event may be larger, and is a page of its own then."""
+
+
+def scan(connection: Connection, session: str, after: int, upto: int, take: TakeRecords) -> None:
+    """As Store.scan. Events never change, so several queries see the same log."""
+    first = after
+    while after < upto and (records := read_page(connection, session, after, upto)):
+        take(records)
+        after = records[-1].position
+    if after == first:
+        read_head(connection, session)
+
+
+def read_page(connection: Connection, session: str, after: int, upto: int) -> Sequence[Record]:
+    """The next records of a log; empty at its end. Raises StoreFailed, LogUnreadable."""
+    columns, last = read_columns(connection, session, after, upto)
+    if columns is None:
+        return []
+    try:
+        return decode_columns(columns, after)
+    except ColumnsOdd:
+        return records_of(read_rows(connection, session, after, last - after), session, after)
+
+
+def read_columns(connection: Connection, session: str, after: int, upto: int) -> tuple[Columns | None, int]:
+    """The next page, None at the log's end; and the position that it may reach to."""
+    where = {"of_session": session, "after": after}
+    last = min(upto, after + PAGE_RECORDS)
+    while last > after + 1 and _size_bytes(connection, where, last) > PAGE_BYTES:
+        last = after + (last - after) // 2
+    row = connection.execute(_PAGE, {**where, "last": last}).one()
+    return (None if row[0] is None else Columns(*row)), last
+
+
+def _size_bytes(connection: Connection, where: dict[str, Any], last: int) -> int:
+    size = connection.execute(_size_of_page(connection.dialect.name), {**where, "last": last}).scalar()
+    return int(size or 0)
+
+
+def _in_page(columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
+    return select(*columns).where(
+        events.c.session == bindparam("of_session"),
+        events.c.position > bindparam("after"),
+        events.c.position <= bindparam("last"),
+    )
+
+
+def _page() -> Select[Any]:
+    """One row: store.codec.Columns, in order. Its strings are null when the page is empty."""
+    kind = events.c.type + " " + cast(events.c.version, Text)
+    columns = (events.c.position, events.c.epoch, events.c.at_ns, kind, events.c.body)
+    named = [column.label(f"column_{place}") for place, column in enumerate(columns)]
+    # Both databases string the rows together in the order of the subquery; whoever reads them looks whether they did.
+    rows = _in_page(named).order_by(events.c.position).subquery()
+    strings: Sequence[ColumnElement[Any]] = [func.aggregate_strings(cast(column, Text), ",") for column in rows.c]
+    return select(*strings)
+
+
+_PAGE = _page()
+
+
+@cache
+def _size_of_page(dialect: str) -> Select[Any]:
+    # SQLite tells the length of bytes without reading them, that of a text only from its characters.
+    text = events.c.body
+    size = func.length(cast(text, LargeBinary)) if dialect == "sqlite" else func.octet_length(text)
+    return _in_page([func.sum(size)])
