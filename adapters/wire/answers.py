@@ -52,24 +52,17 @@ class Answer:
     reason: str = ""
     usage: tuple[int, int] | None = None
 
-    def mark_mortal(self, number: int) -> None:
-        """A frame that a cut above its cursor would kill."""
-        if self.mortal and self.mortal[-1][1] == number - 1:
-            self.mortal[-1] = (self.mortal[-1][0], number)
+    def mark_mortal(self, first: int, last: int) -> None:
+        """Frames that a cut above its cursor would kill, by their numbers."""
+        if self.mortal and self.mortal[-1][1] == first - 1:
+            self.mortal[-1] = (self.mortal[-1][0], last)
         else:
-            self.mortal.append((number, number))
+            self.mortal.append((first, last))
 
-    def mark_delta(self, number: int) -> None:
-        """The same, for a frame that carries the answer itself."""
-        self.mark_mortal(number)
-        self.last_delta = number
-
-    def mark_deltas(self, number: int, count: int) -> int:
-        """The same for the next ``count`` frames after ``number``; the last one's number."""
-        for _ in range(count):
-            number += 1
-            self.mark_delta(number)
-        return number
+    def mark_deltas(self, first: int, last: int) -> None:
+        """The same, for frames that carry the answer itself."""
+        self.mark_mortal(first, last)
+        self.last_delta = last
 
     def dead_above(self, cursor: int) -> list[list[int]]:
         """The ranges of numbers above ``cursor`` that a cut there kills."""
@@ -106,3 +99,14 @@ class Answers:
     def unopened_items(self) -> frozenset[str]:
         """Items that the machine has and the client was not told of yet: answers that have not begun to come."""
         return frozenset(answer.item_id for answer in self._by_id.values() if answer.item_index is None)
+
+
+@attrs.frozen
+class Ending:
+    """How an answer ends on the wire. ``skipped``: ranges of numbers that die with it."""
+
+    status: str
+    reason: str
+    kind: str
+    text: str
+    skipped: list[list[int]] = attrs.field(factory=list)

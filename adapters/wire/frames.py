@@ -27,6 +27,11 @@ class Emitter:
         """An event that is sent whatever is cut. Returns its number."""
         return self.add(LIVE, event, fields, self.record.epoch)
 
+    def skip(self) -> int:
+        """The number of an event that need not be made, because of ``counts_only``. Returns it."""
+        self.number += 1
+        return self.number
+
     def add(
         self,
         kind: str,
@@ -38,9 +43,9 @@ class Emitter:
         audio_field: str = "",
     ) -> int:
         """Any event. ``output`` with ``audio_field``: the event carries that unit's audio."""
-        self.number += 1
+        number = self.skip()
         if self.counts_only:
-            return self.number
+            return number
         payload: dict[str, Any] = {"type": event, "event_id": event_id(self.session_id, self.number)}
         if self.number_field is not None:
             payload[self.number_field] = self.number

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from adapters.wire.answers import Answer
+from adapters.wire.answers import Answer, Ending
 from adapters.wire.duplex.errors import refusal_body
 from adapters.wire.duplex.session_object import playback_object, session_object
 from adapters.wire.frames import Emitter
 from adapters.wire.openai import items
-from adapters.wire.openai.projection import OUTPUT_CLEAR, Ending, OpenAIProjection
+from adapters.wire.openai.projection import OUTPUT_CLEAR, OpenAIProjection
 from adapters.wire.schema import names
 from core.ports.projection import LIVE, Credentials
 from core.session import events as e
@@ -80,7 +80,7 @@ class DuplexProjection(OpenAIProjection):
 
     def _commit(self, emit: Emitter, event: e.Commit, state: SessionState) -> None:
         item = items.user_turn(state.items[event.item_id], None)
-        before = items.previous_item_id(state, event.item_id, self._answers.unopened_items())
+        before = self.item_before(emit, state, event.item_id)
         self.item_added(emit, state, item)
         detail = {
             "is_speech": event.speech,
@@ -101,7 +101,7 @@ class DuplexProjection(OpenAIProjection):
         if event.source != "client" or response is None:
             return
         if emit.counts_only:
-            emit.number += 1
+            emit.skip()
             return
         acknowledged = {
             "type": names.PLAYBACK_ACK,
@@ -183,9 +183,14 @@ class DuplexProjection(OpenAIProjection):
         return metadata
 
     def _response_fields(
-        self, answer: Answer, ending: Ending | None, state: SessionState, output: list[dict[str, Any]]
+        self,
+        emit: Emitter,
+        answer: Answer,
+        ending: Ending | None,
+        state: SessionState,
+        output: list[dict[str, Any]],
     ) -> dict[str, Any]:
-        fields = super()._response_fields(answer, ending, state, output)
+        fields = super()._response_fields(emit, answer, ending, state, output)
         return {"response_id": answer.response_id, **fields}
 
     def response_begun(self, emit: Emitter, state: SessionState) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from adapters.wire.answers import Answer, Answers, Call
+from adapters.wire.answers import Answer, Answers, Call, Ending
 from adapters.wire.frames import Emitter
 from adapters.wire.openai import items
 from adapters.wire.openai.errors import refusal_body
@@ -50,17 +50,6 @@ class Segment:
     stopped_ms: int | None = None
 
 
-@attrs.frozen
-class Ending:
-    """How an answer ends on the wire. ``skipped``: ranges of numbers that die with it."""
-
-    status: str
-    reason: str
-    kind: str
-    text: str
-    skipped: list[list[int]] = attrs.field(factory=list)
-
-
 class OpenAIProjection:
     """See core.ports.projection.Projection. Keeps nothing but the last answers and the open speech segment."""
 
@@ -75,6 +64,8 @@ class OpenAIProjection:
         self._bumped: str | None = None
         """The answer that the last cut named; the others it hit are named by their output_invalidated."""
         self._cut_cursor = 0
+        self._counting: Emitter | None = None
+        """Serves every record that is passed over."""
 
     @property
     def number(self) -> int:
@@ -96,7 +87,10 @@ class OpenAIProjection:
         event = record.event
         project = _PROJECT.get(type(event))
         if project is not None:
-            emit = Emitter(record, state.session_id, self._number, self.number_field, counts_only=True)
+            emit = self._counting
+            if emit is None:
+                emit = self._counting = Emitter(record, state.session_id, 0, self.number_field, counts_only=True)
+            emit.record, emit.number = record, self._number
             getattr(self, project)(emit, event, state)
             self._number = emit.number
 
@@ -211,7 +205,7 @@ class OpenAIProjection:
 
     def _commit(self, emit: Emitter, event: e.Commit, state: SessionState) -> None:
         item = items.user_turn(state.items[event.item_id], None)
-        before = items.previous_item_id(state, event.item_id, self._answers.unopened_items())
+        before = self.item_before(emit, state, event.item_id)
         emit.live(names.AUDIO_COMMITTED, previous_item_id=before, item_id=event.item_id)
         self.item_added(emit, state, item)
         self._item_event(emit, names.ITEM_DONE, state, item)
@@ -225,13 +219,18 @@ class OpenAIProjection:
             usage={"type": "duration", "seconds": 0.0},
         )
 
+    def item_before(self, emit: Emitter, state: SessionState, item_id: str) -> str | None:
+        """The item that the client sees before this one."""
+        if emit.counts_only:
+            return None
+        return items.previous_item_id(state, item_id, self._answers.unopened_items())
+
     # -- items ----------------------------------------------------------------------------------------------------
 
     def _item_event(
         self, emit: Emitter, name: str, state: SessionState, item: dict[str, Any], kind: str = LIVE, epoch: int = 0
     ) -> int:
-        before = items.previous_item_id(state, item["id"], self._answers.unopened_items())
-        fields = {"previous_item_id": before, "item": item}
+        fields = {"previous_item_id": self.item_before(emit, state, item["id"]), "item": item}
         return emit.add(kind, name, fields, epoch or emit.record.epoch)
 
     def _item_created(self, emit: Emitter, event: e.ItemCreated, state: SessionState) -> None:
@@ -264,7 +263,7 @@ class OpenAIProjection:
             metadata if isinstance(metadata, dict) else {},
         )
         self._answers.add(answer)
-        emit.live(names.RESPONSE_CREATED, **self._response_fields(answer, None, state, []))
+        emit.live(names.RESPONSE_CREATED, **self._response_fields(emit, answer, None, state, []))
         self.response_begun(emit, state)
 
     def _output(self, emit: Emitter, event: e.Output, state: SessionState) -> None:
@@ -277,18 +276,19 @@ class OpenAIProjection:
         if answer.item_index is None:
             self._open_message(emit, answer, state)
         if emit.counts_only:
-            emit.number = answer.mark_deltas(emit.number, 2 if event.samples else 1)  # its sound, and its words
+            first, emit.number = emit.number + 1, emit.number + (2 if event.samples else 1)  # its sound, and its words
+            answer.mark_deltas(first, emit.number)
             return
         response = state.responses.get(event.response_id)
         text = "" if response is not None and response.limit_ms is not None else event.text
         place = self._place(answer)
+        first = emit.number + 1
         if event.samples:
             fields = {**place, **self.delta_fields(answer, event, state)}
-            answer.mark_delta(
-                emit.add(DELTA, names.AUDIO_DELTA, fields, answer.epoch, answer.response_id, event, "delta")
-            )
+            emit.add(DELTA, names.AUDIO_DELTA, fields, answer.epoch, answer.response_id, event, "delta")
         name = names.TRANSCRIPT_DELTA if answer.spoken else names.TEXT_DELTA
-        answer.mark_delta(emit.add(DELTA, name, {**place, "delta": text}, answer.epoch, answer.response_id, event))
+        emit.add(DELTA, name, {**place, "delta": text}, answer.epoch, answer.response_id, event)
+        answer.mark_deltas(first, emit.number)
 
     def listened(self, emit: Emitter, answer: Answer, event: e.Output, state: SessionState) -> None:
         """The model chose to stay silent for a unit: GA has no word for it."""
@@ -335,8 +335,7 @@ class OpenAIProjection:
         emit.add(DELTA, names.OUTPUT_ITEM_DONE, item_done, answer.epoch, answer.response_id)
         self._item_event(emit, names.ITEM_DONE, state, call, DELTA, answer.epoch)
         answer.calls.append(Call(first, emit.number, call))
-        for number in range(first, emit.number + 1):
-            answer.mark_delta(number)
+        answer.mark_deltas(first, emit.number)
 
     def _response_ended(self, emit: Emitter, event: e.ResponseEnded, state: SessionState) -> None:
         answer = self._answers.get(event.response_id)
@@ -385,17 +384,18 @@ class OpenAIProjection:
         """The end frames; ``cursor`` is that of the cut which ends it, None when it ran its course."""
         kind = TERMINAL if cursor is None else LIVE
         skipped = [] if cursor is None else answer.dead_above(cursor)
-        ending = Ending(status, reason, kind, self._end_text(answer, state, status, cursor), skipped)
+        ending = Ending(
+            status, reason, kind, "" if emit.counts_only else self._end_text(answer, state, status, cursor), skipped
+        )
         shown = [call.item for call in answer.calls if cursor is None or call.last <= cursor]
         first = emit.number + 1
         if answer.item_index is not None:
             shown.insert(min(answer.item_index, len(shown)), self._close_message(emit, answer, state, ending))
-        fields = self._response_fields(answer, ending, state, shown)
+        fields = self._response_fields(emit, answer, ending, state, shown)
         answer.done_number = emit.add(kind, names.RESPONSE_DONE, fields, answer.epoch, answer.response_id)
         answer.settled = cursor is not None
         if cursor is None:
-            for number in range(first, answer.done_number + 1):
-                answer.mark_mortal(number)
+            answer.mark_mortal(first, answer.done_number)
         self.response_over(emit, answer, ending)
 
     def _end_text(self, answer: Answer, state: SessionState, status: str, cursor: int | None) -> str:
@@ -438,8 +438,15 @@ class OpenAIProjection:
         }
 
     def _response_fields(
-        self, answer: Answer, ending: Ending | None, state: SessionState, output: list[dict[str, Any]]
+        self,
+        emit: Emitter,
+        answer: Answer,
+        ending: Ending | None,
+        state: SessionState,
+        output: list[dict[str, Any]],
     ) -> dict[str, Any]:
+        if emit.counts_only:
+            return {}
         config = state.config
         response = state.responses.get(answer.response_id)
         apart = response is not None and response.out_of_band
