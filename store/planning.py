@@ -255,11 +255,16 @@ def _plan_append(request: AppendBatch, head: Head | None, find_batch: FindBatch)
         raise PositionConflict(
             f"{batch.session}: position {batch.expected_position} was named, the log is at {head.position}"
         )
-    after = attrs.evolve(
-        head,
+    # Made as it is and not by attrs.evolve, which took a tenth of the writer's time.
+    after = Head(
+        session=head.session,
+        dialect=head.dialect,
+        created_ns=head.created_ns,
+        updated_ns=last.at_ns,
         position=last.position,
         epoch=last.epoch,
-        updated_ns=last.at_ns,
+        term=head.term,
+        server=head.server,
         chain=batch.chain,
         closed=head.closed or any(isinstance(record.event, SessionClosed) for record in batch.records),
     )

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Any
 
 import attrs
-from sqlalchemy import (
-    JSON,
-    Connection,
-    Delete,
-    Dialect,
-    Insert,
-    Select,
-    Text,
-    Update,
-    bindparam,
-    cast,
-    func,
-    insert,
-    select,
-    update,
-)
-from sqlalchemy.dialects import postgresql, sqlite
-from sqlalchemy.sql.compiler import SQLCompiler
+import msgspec
+from sqlalchemy import JSON, Connection, Delete, Dialect, Insert, Select, Text, bindparam, cast, func, select
 
+from store.planning import Head
 from store.sql.owners import beat_statement, leave_statement
+from store.sql.rows import IGNORE_KNOWN, WriteRows, copier, inserter, updater, upserter
 from store.sql.schema import bodies, events, sessions
 
-Parameters = list[dict[str, Any]]
+LockHeads = Callable[[Connection, Iterable[str]], list[Head]]
+"""The heads of the sessions of these names, those that are there; nobody else changes them in this transaction."""
+
+CHANGING = {
+    "session": "text",
+    "updated_ns": "bigint",
+    "position": "bigint",
+    "epoch": "bigint",
+    "term": "bigint",
+    "server": "text",
+    "chain": "bytea",
+    "closed": "boolean",
+}
+"""What of a session's row an append changes, and its key; with PostgreSQL's types."""
 
 BATCH_AT = select(events.c.batch_id).where(
     events.c.session == bindparam("at_session"), events.c.position == bindparam("at_position")
@@ -36,66 +36,67 @@ BATCH_AT = select(events.c.batch_id).where(
 """The id of the batch that ends at a position."""
 
 
-class Many:
-    """A statement that is run with many parameter sets at once. It is compiled once and its values go to the driver as
-    they are (a third of the writer's time otherwise), so they are of types that every driver takes by itself."""
-
-    def __init__(self, statement: Insert | Update, names: Iterable[str], dialect: Dialect) -> None:
-        compiled = statement.compile(dialect=dialect, column_keys=list(names))
-        assert isinstance(compiled, SQLCompiler)
-        self._sql = str(compiled)
-        self._order = compiled.positiontup
-        """None: the driver takes parameters by name."""
-
-    def run(self, connection: Connection, parameters: Parameters) -> None:
-        """Nothing happens for no parameters."""
-        if not parameters:
-            return
-        order = self._order
-        if order is None:
-            connection.exec_driver_sql(self._sql, parameters)
-        else:
-            connection.exec_driver_sql(self._sql, [tuple([values[name] for name in order]) for values in parameters])
-
-
 @attrs.frozen
 class Statements:
-    """What one transaction of the writer runs. ``lock_heads`` takes ``names``: the sessions as a JSON array."""
+    """What one transaction of the writer runs. Rows are tuples in the order of the table's columns."""
 
-    lock_heads: Select[Any]
-    insert_bodies: Many
-    insert_events: Many
-    insert_sessions: Many
-    update_sessions: Many
-    """Takes ``of_session`` and every column but ``session``."""
+    lock_heads: LockHeads
+    insert_bodies: WriteRows
+    """A body that is there already is no error."""
+    insert_events: WriteRows
+    insert_sessions: WriteRows
+    update_sessions: WriteRows
+    """Of sessions that this transaction has locked."""
     beat: Insert
     leave: Delete
     """Both take ``of_server``."""
 
 
 def statements_for(dialect: Dialect) -> Statements:
-    """Compile them."""
-    inserts = {
-        "sqlite": sqlite.insert(bodies).on_conflict_do_nothing(),
-        "postgresql": postgresql.insert(bodies).on_conflict_do_nothing(),
-    }
-    update_session = update(sessions).where(sessions.c.session == bindparam("of_session"))
-    columns = sessions.c.keys()
+    """Make them."""
+    is_sqlite = dialect.name == "sqlite"
     return Statements(
-        lock_heads=_lock_heads(dialect),
-        insert_bodies=Many(inserts[dialect.name], bodies.c.keys(), dialect),
-        insert_events=Many(insert(events), events.c.keys(), dialect),
-        insert_sessions=Many(insert(sessions), columns, dialect),
-        update_sessions=Many(update_session, [name for name in columns if name != "session"], dialect),
+        lock_heads=_lock_file_heads if is_sqlite else _lock_head_rows,
+        insert_bodies=inserter(bodies, dialect, IGNORE_KNOWN),
+        insert_events=inserter(events, dialect) if is_sqlite else copier(events),
+        insert_sessions=inserter(sessions, dialect),
+        update_sessions=upserter(sessions, dialect) if is_sqlite else updater(sessions, CHANGING),
         beat=beat_statement(dialect),
         leave=leave_statement(),
     )
 
 
-def _lock_heads(dialect: Dialect) -> Select[Any]:
+def _lock_file_heads(connection: Connection, names: Iterable[str]) -> list[Head]:
+    """SQLite: the whole file is locked already, and one row brings them all (store.sql.rows says why)."""
+    found = connection.execute(_file_heads(connection.dialect), {"names": _json(names)}).scalar_one()
+    rows = _decode_heads(found)
+    return [Head(*row[:-2], chain=bytes.fromhex(row[-2]), closed=bool(row[-1])) for row in rows]
+
+
+_decode_heads = msgspec.json.Decoder(list[tuple[str, str, int, int, int, int, int, str, str, int]]).decode
+
+
+@cache
+def _file_heads(dialect: Dialect) -> Select[Any]:
+    *others, chain, closed = sessions.c
+    head = func.json_array(*others, func.hex(chain), closed)
+    return select(func.json_group_array(head)).where(sessions.c.session.in_(given_names(dialect)))
+
+
+def _lock_head_rows(connection: Connection, names: Iterable[str]) -> list[Head]:
+    rows = connection.execute(_locked_heads(connection.dialect), {"names": _json(sorted(names))})
+    return [Head(*row) for row in rows]
+
+
+@cache
+def _locked_heads(dialect: Dialect) -> Select[Any]:
     heads = select(sessions).where(sessions.c.session.in_(given_names(dialect)))
-    # In the order of the names, so that no two servers wait for each other. (SQLite has locked the whole file already.)
+    # In the order of the names, so that no two servers wait for each other.
     return heads.order_by(sessions.c.session).with_for_update(of=sessions)
+
+
+def _json(names: Iterable[str]) -> str:
+    return msgspec.json.encode(list(names)).decode()
 
 
 def given_names(dialect: Dialect) -> Select[Any]:

@@ -16,7 +16,6 @@ nothing. What is no batch (create, take_term, a server's word) is not repeated, 
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -33,8 +32,9 @@ from store.planning import Addition, AppendBatch, Beat, Head, TakeTerm, head_of,
 from store.queueing import Item, Outcome
 from store.sql.engines import failure
 from store.sql.owners import TERMS_CHANNEL
+from store.sql.rows import Rows
 from store.sql.schema import RAW
-from store.sql.statements import BATCH_AT, Parameters, Statements
+from store.sql.statements import BATCH_AT, Statements
 
 RETRY_S = 0.2
 
@@ -128,8 +128,7 @@ def _transact(database: Database, items: Sequence[Item]) -> list[Outcome]:
         raise GroupFailed(StoreFailed(lost), away=False)
     with _begin(database.engine) as connection:
         statements = database.statements
-        names = json.dumps(sorted({item.request.session for item in items}))
-        heads = [Head(*row) for row in connection.execute(statements.lock_heads, {"names": names})]
+        heads = statements.lock_heads(connection, {item.request.session for item in items})
         group = _Group(connection, statements, {head.session: head for head in heads})
         outcomes = [group.decide(item) for item in items]
         group.write()
@@ -201,14 +200,14 @@ class _Group:
     def write(self) -> None:
         """Insert everything, bodies before the rows that name them."""
         created = {addition.head.session for addition in self._additions if addition.created}
-        changed = {addition.head.session: _columns(addition.head) for addition in self._additions}
-        new = [columns for session, columns in changed.items() if session in created]
-        old = [{"of_session": session, **columns} for session, columns in changed.items() if session not in created]
+        changed = {addition.head.session: addition.head for addition in self._additions}
+        new = [_session_row(head) for session, head in changed.items() if session in created]
+        old = [_session_row(head) for session, head in changed.items() if session not in created]
         statements, connection = self._statements, self._connection
-        statements.insert_bodies.run(connection, _body_parameters(self._additions))
-        statements.insert_events.run(connection, _event_parameters(self._additions))
-        statements.insert_sessions.run(connection, new)
-        statements.update_sessions.run(connection, old)
+        statements.insert_bodies(connection, _body_rows(self._additions))
+        statements.insert_events(connection, _event_rows(self._additions))
+        statements.insert_sessions(connection, new)
+        statements.update_sessions(connection, old)
         for beat in self._beats:
             connection.execute(statements.leave if beat.leaving else statements.beat, {"of_server": beat.server})
         if connection.dialect.name == "postgresql":
@@ -228,49 +227,34 @@ def write_whole_log(connection: Connection, statements: Statements, batches: Seq
         )
         for batch in batches
     ]
-    statements.insert_events.run(connection, _event_parameters(additions))
-    statements.insert_sessions.run(connection, [_columns(head)])
+    statements.insert_events(connection, _event_rows(additions))
+    statements.insert_sessions(connection, [_session_row(head)])
 
 
 def write_bodies(connection: Connection, statements: Statements, session: str, bodies: Iterable[Body]) -> None:
     """Insert bodies that are not there yet, in the connection's transaction."""
-    statements.insert_bodies.run(connection, _parameters_of({(session, body.digest): body.data for body in bodies}))
+    statements.insert_bodies(connection, _rows_of({(session, body.digest): body.data for body in bodies}))
 
 
-def _columns(head: Head) -> dict[str, Any]:
-    return attrs.asdict(head, recurse=False)
+def _session_row(head: Head) -> tuple[Any, ...]:
+    return attrs.astuple(head, recurse=False)
 
 
-def _body_parameters(additions: Iterable[Addition]) -> Parameters:
+def _body_rows(additions: Iterable[Addition]) -> Rows:
     distinct = {(addition.head.session, body.digest): body.data for addition in additions for body in addition.bodies}
-    return _parameters_of(distinct)
+    return _rows_of(distinct)
 
 
-def _parameters_of(distinct: Mapping[tuple[str, str], bytes]) -> Parameters:
-    return [
-        {"session": session, "digest": digest, "coding": RAW, "size_bytes": len(data), "data": data}
-        for (session, digest), data in distinct.items()
-    ]
+def _rows_of(distinct: Mapping[tuple[str, str], bytes]) -> Rows:
+    return [(session, digest, RAW, len(data), data) for (session, digest), data in distinct.items()]
 
 
-def _event_parameters(additions: Iterable[Addition]) -> Parameters:
-    parameters = []
+def _event_rows(additions: Iterable[Addition]) -> Rows:
+    rows: list[tuple[Any, ...]] = []
     for addition in additions:
-        head = addition.head
+        head, session = addition.head, addition.head.session
         for row in addition.rows:
             ends = row.position == head.position
-            parameters.append(
-                {
-                    "session": head.session,
-                    "position": row.position,
-                    "epoch": row.epoch,
-                    "at_ns": row.at_ns,
-                    "type": row.type,
-                    "version": row.version,
-                    "body": row.body,
-                    "batch_id": addition.batch_id if ends else None,
-                    "term": head.term if ends else None,
-                    "chain": head.chain if ends else None,
-                }
-            )
-    return parameters
+            of_batch = (addition.batch_id, head.term, head.chain) if ends else (None, None, None)
+            rows.append((session, row.position, row.epoch, row.at_ns, row.type, row.version, row.body, *of_batch))
+    return rows

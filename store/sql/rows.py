@@ -1,0 +1,139 @@
+"""Many rows into a table by few statements.
+
+SQLite's driver gives the interpreter up for each statement that it steps through, and beside a busy event loop waits for it
+each time, half a millisecond or so. With a statement for each row, a group of fifty sessions would wait a hundred times.
+So up to ROWS_MAX rows go in by one statement. PostgreSQL has a process of its own to spend on each statement it is sent:
+there, events are copied and sessions are updated all at once.
+
+Every kind of writing is a ``WriteRows``. Rows are tuples in the order of their table's columns; their values go to the driver
+as they are, so they are of types that every driver takes by itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+from sqlalchemy import Connection, Dialect, Table
+from sqlalchemy.exc import DBAPIError
+
+Rows = Sequence[tuple[Any, ...]]
+
+WriteRows = Callable[[Connection, Rows], None]
+"""Nothing happens for no rows. Raises DBAPIError."""
+
+ROWS_MAX = 64
+
+IGNORE_KNOWN = " ON CONFLICT DO NOTHING"
+
+
+def inserter(table: Table, dialect: Dialect, ending: str = "") -> WriteRows:
+    """INSERT, with ``ending`` behind the values."""
+    begin = f"INSERT INTO {table.name} ({_columns(table)}) VALUES "
+    if dialect.name == "sqlite":
+        row = f"({', '.join('?' * len(table.columns))})"
+        # By powers of two: few statements, and few different ones for the driver to keep prepared.
+        sizes = [1 << power for power in reversed(range(ROWS_MAX.bit_length()))]
+        statements = [(size, begin + ", ".join([row] * size) + ending) for size in sizes]
+        return lambda connection, rows: _insert_many(connection, rows, statements)
+    statement = f"{begin}({', '.join(['%s'] * len(table.columns))}){ending}"
+    return lambda connection, rows: _insert_each(connection, rows, statement)
+
+
+def _insert_many(connection: Connection, rows: Rows, statements: Sequence[tuple[int, str]]) -> None:
+    # Not through SQLAlchemy, which would cost as much again for each statement.
+    cursor, place = connection.connection.cursor(), 0
+    for size, statement in statements:
+        while len(rows) - place >= size:
+            values = [value for row in rows[place : place + size] for value in row]
+            try:
+                cursor.execute(statement, values)
+            except connection.dialect.loaded_dbapi.Error as fault:
+                raise _as_usual(connection, fault, statement) from fault
+            place += size
+    cursor.close()
+
+
+def _insert_each(connection: Connection, rows: Rows, statement: str) -> None:
+    if rows:
+        connection.exec_driver_sql(statement, list(rows))
+
+
+def upserter(table: Table, dialect: Dialect) -> WriteRows:
+    """SQLite: INSERT, or UPDATE of every column where the key is there. Call it under the file's lock only: it asks no
+    questions."""
+    (key,) = table.primary_key.columns
+    changes = ", ".join(f"{name} = excluded.{name}" for name in _names(table) if name != key.name)
+    return inserter(table, dialect, f" ON CONFLICT ({key.name}) DO UPDATE SET {changes}")
+
+
+def copier(table: Table) -> WriteRows:
+    """PostgreSQL: COPY."""
+    statement = f"COPY {table.name} ({_columns(table)}) FROM STDIN"
+
+    def write(connection: Connection, rows: Rows) -> None:
+        if not rows:
+            return
+        driver: Any = connection.connection.driver_connection
+        try:
+            with driver.cursor() as cursor, cursor.copy(statement) as copy:
+                for row in rows:
+                    copy.write_row(row)
+        except connection.dialect.loaded_dbapi.Error as fault:
+            raise _as_usual(connection, fault, statement) from fault
+
+    return write
+
+
+def _as_usual(connection: Connection, fault: Exception, statement: str) -> BaseException:
+    """A driver's error as SQLAlchemy would have raised it, had it run the statement."""
+    dialect, driver = connection.dialect, connection.connection
+    gone = bool(dialect.is_disconnect(fault, driver, None))  # type: ignore[arg-type]
+    if gone:
+        connection.invalidate(fault)
+    return DBAPIError.instance(
+        statement,
+        None,
+        fault,
+        dialect.loaded_dbapi.Error,
+        hide_parameters=True,
+        connection_invalidated=gone,
+        dialect=dialect,
+    )
+
+
+def updater(table: Table, types: dict[str, str]) -> WriteRows:
+    """PostgreSQL: UPDATE of the columns in ``types`` (name -> type, the key among them) by one statement."""
+    (key,) = table.primary_key.columns
+    changes = ", ".join(f"{name} = {_given(name, of)}" for name, of in types.items() if name != key.name)
+    # JSON has no bytes: they travel as hexadecimal text.
+    given = ", ".join(f"{name} {'text' if of == 'bytea' else of}" for name, of in types.items())
+    statement = (
+        f"UPDATE {table.name} SET {changes} FROM json_to_recordset(CAST(%s AS json)) AS new({given}) "
+        f"WHERE {table.name}.{key.name} = new.{key.name}"
+    )
+    names = _names(table)
+
+    def write(connection: Connection, rows: Rows) -> None:
+        if rows:
+            changed = [dict(zip(names, map(_plain, row), strict=True)) for row in rows]
+            connection.exec_driver_sql(statement, (msgspec.json.encode(changed).decode(),))
+
+    return write
+
+
+def _given(name: str, of: str) -> str:
+    return f"decode(new.{name}, 'hex')" if of == "bytea" else f"new.{name}"
+
+
+def _plain(value: object) -> object:
+    return value.hex() if isinstance(value, bytes) else value
+
+
+def _columns(table: Table) -> str:
+    return ", ".join(_names(table))
+
+
+def _names(table: Table) -> list[str]:
+    return [column.name for column in table.columns]
