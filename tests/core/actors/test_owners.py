@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import attrs
 import pytest
 import trio
@@ -87,7 +89,7 @@ async def test_a_wrong_token_costs_no_fold_no_place_and_nobody_s_time(monkeypatc
             folds.append(session)
             await scan(store, session, after, upto, take)
 
-        monkeypatch.setattr(MemoryStore, "read", noted)
+        monkeypatch.setattr(MemoryStore, "scan", noted)
         monkeypatch.setattr(Supervisor, "has_room", False)
         for token in ("wrong", "", "token-1"):
             with pytest.raises(ResumeRefused) as refused:
@@ -323,19 +325,17 @@ async def test_a_log_that_cannot_be_read_keeps_no_other_session_open(
         await supervisor.open(PUSH_TO_TALK, PlainProjection())
         await kill(story)
         await story.start_server()
-        read = MemoryStore.read
+        scan = MemoryStore.scan
 
-        async def read_badly(
-            store: MemoryStore, session: str, after: int = 0, limit: int = 10_000
-        ) -> Sequence[StoredBatch]:
-            batches = await read(store, session, after, limit)
-            if session != "duplex-0":
-                return batches
-            if fault == "another version":
+        async def scan_badly(store: MemoryStore, session: str, after: int, upto: int, take: TakeRecords) -> None:
+            def take_badly(records: Sequence[e.Record]) -> None:
+                take(records[2:] if fault == "no beginning" else [*records[:2], *records[3:]])
+
+            if session == "duplex-0" and fault == "another version":
                 raise LogUnreadable("position 1: unknown event type 'sung'")
-            return batches[1:] if fault == "no beginning" else [batches[0], *batches[2:]]
+            await scan(store, session, after, upto, take_badly if session == "duplex-0" else take)
 
-        monkeypatch.setattr(MemoryStore, "read", read_badly)
+        monkeypatch.setattr(MemoryStore, "scan", scan_badly)
         await story.wait(PUSH_TO_TALK.disconnect_grace_ms + EXPIRY_MS + MARGIN_MS)
         assert [event.reason for event in story.events(e.SessionClosed)] == ["disconnect_grace_expired"]
         assert caplog.text.count("duplex-0 has no owner, and a log that cannot be read here") == 1
