@@ -119,13 +119,12 @@ ROW_OVERHEAD_BYTES = 256
 
 @attrs.frozen
 class Addition:
-    """One batch to write: ``head`` is the session's row after it, ``created`` says that the row is new."""
+    """One batch to write: ``head`` is the session's row after it."""
 
     head: Head
     batch_id: str
     rows: tuple[Row, ...]
     bodies: tuple[Body, ...] = ()
-    created: bool = False
 
 
 FindBatch = Callable[[str, int], str | None]
@@ -225,7 +224,7 @@ def _plan_create(request: CreateLog, head: Head | None) -> Addition:
         chain=CHAIN_START,
         closed=False,
     )
-    return Addition(after, "created", rows, created=True)
+    return Addition(after, "created", rows)
 
 
 def _plan_take_term(request: TakeTerm, head: Head | None) -> Addition:

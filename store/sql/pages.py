@@ -40,12 +40,16 @@ def scan(connection: Connection, session: str, after: int, upto: int, take: Take
 def read_page(connection: Connection, session: str, after: int, upto: int) -> Sequence[Record]:
     """The next records of a log; empty at its end. Raises StoreFailed, LogUnreadable."""
     columns, last = read_columns(connection, session, after, upto)
+    # What follows is not the database's time: no transaction stays open for it (PostgreSQL would end it, and who runs it).
+    connection.rollback()
     if columns is None:
         return []
     try:
         return decode_columns(columns, after)
     except ColumnsOdd:
-        return records_of(read_rows(connection, session, after, last - after), session, after)
+        rows = read_rows(connection, session, after, last - after)
+        connection.rollback()
+        return records_of(rows, session, after)
 
 
 def read_columns(connection: Connection, session: str, after: int, upto: int) -> tuple[Columns | None, int]:

@@ -11,7 +11,7 @@ as they are, so they are of types that every driver takes by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -60,11 +60,11 @@ def _insert_each(connection: Connection, rows: Rows, statement: str) -> None:
         connection.exec_driver_sql(statement, list(rows))
 
 
-def upserter(table: Table, dialect: Dialect) -> WriteRows:
-    """SQLite: INSERT, or UPDATE of every column where the key is there. Call it under the file's lock only: it asks no
-    questions."""
+def upserter(table: Table, dialect: Dialect, columns: Iterable[str]) -> WriteRows:
+    """SQLite: UPDATE of ``columns``, and of no index that has none of them; written as an INSERT that finds its key there.
+    Call it under the file's lock only: it asks no questions."""
     (key,) = table.primary_key.columns
-    changes = ", ".join(f"{name} = excluded.{name}" for name in _names(table) if name != key.name)
+    changes = ", ".join(f"{name} = excluded.{name}" for name in columns)
     return inserter(table, dialect, f" ON CONFLICT ({key.name}) DO UPDATE SET {changes}")
 
 
@@ -103,22 +103,23 @@ def _as_usual(connection: Connection, fault: Exception, statement: str) -> BaseE
     )
 
 
-def updater(table: Table, types: dict[str, str]) -> WriteRows:
-    """PostgreSQL: UPDATE of the columns in ``types`` (name -> type, the key among them) by one statement."""
+def updater(table: Table, columns: Mapping[str, str]) -> WriteRows:
+    """PostgreSQL: UPDATE of ``columns`` (name -> type), by one statement."""
     (key,) = table.primary_key.columns
-    changes = ", ".join(f"{name} = {_given(name, of)}" for name, of in types.items() if name != key.name)
+    changes = ", ".join(f"{name} = {_given(name, of)}" for name, of in columns.items())
     # JSON has no bytes: they travel as hexadecimal text.
-    given = ", ".join(f"{name} {'text' if of == 'bytea' else of}" for name, of in types.items())
+    given = {key.name: "text"} | {name: "text" if of == "bytea" else of for name, of in columns.items()}
     statement = (
-        f"UPDATE {table.name} SET {changes} FROM json_to_recordset(CAST(%s AS json)) AS new({given}) "
+        f"UPDATE {table.name} SET {changes} "
+        f"FROM json_to_recordset(CAST(%s AS json)) AS new({', '.join(f'{name} {of}' for name, of in given.items())}) "
         f"WHERE {table.name}.{key.name} = new.{key.name}"
     )
-    names = _names(table)
+    places = [(name, _names(table).index(name)) for name in given]
 
     def write(connection: Connection, rows: Rows) -> None:
         if rows:
-            changed = [dict(zip(names, map(_plain, row), strict=True)) for row in rows]
-            connection.exec_driver_sql(statement, (msgspec.json.encode(changed).decode(),))
+            objects = [{name: _plain(row[place]) for name, place in places} for row in rows]
+            connection.exec_driver_sql(statement, (msgspec.json.encode(objects).decode(),))
 
     return write
 

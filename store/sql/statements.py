@@ -18,17 +18,10 @@ from store.sql.schema import bodies, events, sessions
 LockHeads = Callable[[Connection, Iterable[str]], list[Head]]
 """The heads of the sessions of these names, those that are there; nobody else changes them in this transaction."""
 
-CHANGING = {
-    "session": "text",
-    "updated_ns": "bigint",
-    "position": "bigint",
-    "epoch": "bigint",
-    "term": "bigint",
-    "server": "text",
-    "chain": "bytea",
-    "closed": "boolean",
-}
-"""What of a session's row an append changes, and its key; with PostgreSQL's types."""
+MOVES = {"updated_ns": "bigint", "position": "bigint", "epoch": "bigint", "chain": "bytea"}
+"""What of a session's row every append changes, with PostgreSQL's types. It is in no index, so most appends touch none."""
+CHANGES = {**MOVES, "term": "bigint", "server": "text", "closed": "boolean"}
+"""What of it a change of the owner or an end changes."""
 
 BATCH_AT = select(events.c.batch_id).where(
     events.c.session == bindparam("at_session"), events.c.position == bindparam("at_position")
@@ -45,8 +38,9 @@ class Statements:
     """A body that is there already is no error."""
     insert_events: WriteRows
     insert_sessions: WriteRows
-    update_sessions: WriteRows
-    """Of sessions that this transaction has locked."""
+    move_sessions: WriteRows
+    change_sessions: WriteRows
+    """MOVES or CHANGES of sessions that this transaction has locked."""
     beat: Insert
     leave: Delete
     """Both take ``of_server``."""
@@ -60,7 +54,8 @@ def statements_for(dialect: Dialect) -> Statements:
         insert_bodies=inserter(bodies, dialect, IGNORE_KNOWN),
         insert_events=inserter(events, dialect) if is_sqlite else copier(events),
         insert_sessions=inserter(sessions, dialect),
-        update_sessions=upserter(sessions, dialect) if is_sqlite else updater(sessions, CHANGING),
+        move_sessions=upserter(sessions, dialect, MOVES) if is_sqlite else updater(sessions, MOVES),
+        change_sessions=upserter(sessions, dialect, CHANGES) if is_sqlite else updater(sessions, CHANGES),
         beat=beat_statement(dialect),
         leave=leave_statement(),
     )

@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from operator import attrgetter
 from typing import Any
 
 import attrs
@@ -162,10 +163,15 @@ def _begin(engine: Engine) -> Connection:
 class _Group:
     _connection: Connection
     _statements: Statements
-    _heads: dict[str, Head]
+    _before: Mapping[str, Head]
+    """As they were locked."""
+    _heads: dict[str, Head] = attrs.field(init=False)
     _additions: list[Addition] = attrs.field(factory=list)
     _beats: list[Beat] = attrs.field(factory=list)
     _taken: list[str] = attrs.field(factory=list)
+
+    def __attrs_post_init__(self) -> None:
+        self._heads = dict(self._before)
 
     def decide(self, item: Item) -> Outcome:
         """Judge one item. What passes moves its session's head for those behind it."""
@@ -199,15 +205,21 @@ class _Group:
 
     def write(self) -> None:
         """Insert everything, bodies before the rows that name them."""
-        created = {addition.head.session for addition in self._additions if addition.created}
-        changed = {addition.head.session: addition.head for addition in self._additions}
-        new = [_session_row(head) for session, head in changed.items() if session in created]
-        old = [_session_row(head) for session, head in changed.items() if session not in created]
+        new, changed, moved = list[Head](), list[Head](), list[Head]()
+        for head in {addition.head.session: addition.head for addition in self._additions}.values():
+            before = self._before.get(head.session)
+            if before is None:
+                new.append(head)
+            elif (before.term, before.server, before.closed) == (head.term, head.server, head.closed):
+                moved.append(head)
+            else:
+                changed.append(head)
         statements, connection = self._statements, self._connection
         statements.insert_bodies(connection, _body_rows(self._additions))
         statements.insert_events(connection, _event_rows(self._additions))
-        statements.insert_sessions(connection, new)
-        statements.update_sessions(connection, old)
+        statements.insert_sessions(connection, _session_rows(new))
+        statements.change_sessions(connection, _session_rows(changed))
+        statements.move_sessions(connection, _session_rows(moved))
         for beat in self._beats:
             connection.execute(statements.leave if beat.leaving else statements.beat, {"of_server": beat.server})
         if connection.dialect.name == "postgresql":
@@ -228,7 +240,7 @@ def write_whole_log(connection: Connection, statements: Statements, batches: Seq
         for batch in batches
     ]
     statements.insert_events(connection, _event_rows(additions))
-    statements.insert_sessions(connection, [_session_row(head)])
+    statements.insert_sessions(connection, _session_rows([head]))
 
 
 def write_bodies(connection: Connection, statements: Statements, session: str, bodies: Iterable[Body]) -> None:
@@ -236,8 +248,11 @@ def write_bodies(connection: Connection, statements: Statements, session: str, b
     statements.insert_bodies(connection, _rows_of({(session, body.digest): body.data for body in bodies}))
 
 
-def _session_row(head: Head) -> tuple[Any, ...]:
-    return attrs.astuple(head, recurse=False)
+_head_values = attrgetter(*(field.name for field in attrs.fields(Head)))
+
+
+def _session_rows(heads: Iterable[Head]) -> Rows:
+    return list(map(_head_values, heads))
 
 
 def _body_rows(additions: Iterable[Addition]) -> Rows:

@@ -1,0 +1,40 @@
+"""A long log's pages, on each database that knows SQL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import trio
+
+from core.session.events import InputTranscript, Record
+from store.sql import pages
+from store.sql.engines import make_engines
+from store.sql.sql_store import open_sql_store
+from tests.store.backends import empty_database, in_real_time, names, new_session
+
+
+@pytest.mark.parametrize("backend", [name for name in names() if name != "memory"])
+@in_real_time
+async def test_no_transaction_stands_open_while_a_page_is_folded(backend: str, tmp_path: Path) -> None:
+    """A fold may take its time; PostgreSQL ends a transaction that stands still, and its connection with it."""
+    url = empty_database(backend, tmp_path)
+    async with open_sql_store(url) as store:
+        owner = await new_session(store)
+        batch = await owner.append(*[InputTranscript("item", "words")] * (2 * pages.PAGE_RECORDS + 1))
+    taken: list[Record] = []
+
+    def scan() -> None:
+        made = make_engines(url, "normal")
+        with made.read.connect() as connection:
+
+            def take(records: Sequence[Record]) -> None:
+                assert not connection.in_transaction()
+                taken.extend(records)
+
+            pages.scan(connection, "sess_1", 2, owner.position, take)
+        made.dispose()
+
+    await trio.to_thread.run_sync(scan)
+    assert tuple(taken) == batch.records
