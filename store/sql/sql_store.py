@@ -49,8 +49,12 @@ LOW = "the disk is nearly full; make room, or throw sessions away with: duologue
 class SqlStore(QueuedStore):
     """One server's Store in a database. Made by open_sql_store; every method is called in its event loop."""
 
-    def __init__(self, engines: Engines, queue: QueueLimits, group: GroupLimits, patience_s: float) -> None:
+    def __init__(
+        self, engines: Engines, queue: QueueLimits, group: GroupLimits, patience_s: float, useful: trio.CancelScope
+    ) -> None:
         super().__init__(queue)
+        self._useful = useful
+        """What the store is open for: cancelled when it can write nothing any more."""
         self._engines = engines
         self._readers = trio.CapacityLimiter(READERS_MAX)
         self._loop = trio.lowlevel.current_trio_token()
@@ -65,7 +69,7 @@ class SqlStore(QueuedStore):
         self._checkpointer = Checkpointer(engines.read, self._file.measure) if self._file is not None else None
         self._listener = None if is_sqlite else TermListener(engines.read, self._hear)
         self._told: TermGiven | None = None
-        self._writer = GroupWriter(self._execute, self._deliver, group)
+        self._writer = GroupWriter(self._execute, self._deliver, group, self._give_up)
 
     async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
         """See Store.read. A batch that ``after`` lies within comes without the records up to it. Raises StoreFailed,
@@ -187,6 +191,13 @@ class SqlStore(QueuedStore):
     def _settle(self, outcomes: list[tuple[Item, Outcome]]) -> None:
         self._admission.settle_group(outcomes, time.monotonic())
 
+    def _give_up(self) -> None:
+        """In the writer's thread."""
+        try:
+            self._loop.run_sync_soon(self._useful.cancel)
+        except trio.RunFinishedError:
+            return
+
     def _hear(self, session: str, term: int) -> None:
         """In the listener's thread."""
         try:
@@ -245,13 +256,17 @@ async def open_sql_store(
     """A store in the database at ``url``; its tables are made where they are missing. Leaving it writes what is queued.
     ``patience_s``: how long appends wait for a database server that is away before they fail.
 
-    Raises StoreUrlInvalid, StoreFailed.
+    Raises StoreUrlInvalid, StoreFailed: also, with the block cancelled, when the writer has ended by a fault of ours.
     """
     engines = await trio.to_thread.run_sync(make_engines, url, durability)
-    store = SqlStore(engines, queue, group or GroupLimits(), patience_s)
+    useful = trio.CancelScope()
+    store = SqlStore(engines, queue, group or GroupLimits(), patience_s, useful)
     store.start()
     try:
-        yield store
+        with useful:
+            yield store
+        if useful.cancelled_caught:
+            raise StoreFailed("the store's writer has ended by a fault of its own: nothing can be written any more")
     finally:
         # What is queued was promised to be tried, and a cancelled server has time for one more group.
         with trio.CancelScope(shield=True):

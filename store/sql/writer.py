@@ -5,10 +5,15 @@ store's closing ends it. While a commit runs the next group gathers, so under lo
 database is only ever called from here: a checkpoint or a slow disk stalls this thread, never the event loop.
 
 The thread knows no trio: it gets items by ``submit`` and gives outcomes to ``deliver``.
+
+What trips in a group (a fault of ours, not the database's) fails that group, as if the database had failed: whether it is in
+is unknown, its sessions begin again from the log, and the others go on. A writer that trips at CRASHES_MAX groups in a row
+ends, and with it the server (``ended``): one that can write nothing is of no use, and whoever watches over it starts another.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import deque
@@ -16,6 +21,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
+from core.ports.described import described, kind
 from core.ports.store import StoreFailed
 from store.queueing import Item, Outcome
 
@@ -23,6 +29,12 @@ Execute = Callable[[Sequence[Item]], list[Outcome]]
 """Writes a group; blocks; one outcome for each item, in order."""
 Deliver = Callable[[list[tuple[Item, Outcome]]], None]
 """Called in the writer's thread after each group; must not block."""
+Ended = Callable[[], None]
+"""Called in the writer's thread when it gives up."""
+
+CRASHES_MAX = 3
+
+logger = logging.getLogger(__name__)
 
 
 @attrs.frozen
@@ -40,10 +52,11 @@ class GroupLimits:
 class GroupWriter:
     """One thread that writes what is submitted, in order."""
 
-    def __init__(self, execute: Execute, deliver: Deliver, limits: GroupLimits) -> None:
+    def __init__(self, execute: Execute, deliver: Deliver, limits: GroupLimits, ended: Ended = lambda: None) -> None:
         self._execute = execute
         self._deliver = deliver
         self._limits = limits
+        self._ended = ended
         self._changed = threading.Condition()
         self._queue: deque[Item] = deque()
         """Guarded by _changed, like all below. Bounded by the store's admission."""
@@ -86,25 +99,45 @@ class GroupWriter:
         return full or self._urgent > 0 or self._closing
 
     def _run(self) -> None:
-        group: list[Item] = []
+        closed = False
         try:
-            while group := self._next_group():
-                outcomes = self._execute(group)
-                self._deliver(list(zip(group, outcomes, strict=True)))
+            closed = self._write_groups()
         finally:
-            # Empty after a good end. After a bug in execute nobody may wait for ever for an answer.
-            self._abandon(group)
+            if not closed:
+                self._abandon()
+                self._ended()
 
-    def _abandon(self, group: list[Item]) -> None:
-        error = StoreFailed("the store's writer has stopped")
+    def _write_groups(self) -> bool:
+        """True: until the store was closed. False: until it tripped too often."""
+        crashes = 0
+        while group := self._next_group():
+            try:
+                outcomes = self._execute(group)
+                crashes = 0
+            except Exception as fault:  # noqa: BLE001 - logged, but for its text; its group is answered
+                crashes += 1
+                logger.error("the store's writer tripped: %s", described(fault))
+                outcomes = self._failed(group, StoreFailed(f"the store's writer tripped: {kind(fault)}"))
+            self._deliver(list(zip(group, outcomes, strict=True)))
+            if crashes == CRASHES_MAX:
+                logger.error("the store's writer tripped at %d groups in a row, and ends", crashes)
+                return False
+        return True
+
+    def _failed(self, items: Sequence[Item], error: StoreFailed) -> list[Outcome]:
+        for item in items:
+            item.note(error)
+        return [item.inherited() or error for item in items]
+
+    def _abandon(self) -> None:
+        """Nobody may wait for ever for an answer."""
         with self._changed:
             self._closing = True
-            lost = [*group, *self._queue]
+            lost = list(self._queue)
             self._queue.clear()
-        for item in lost:
-            item.note(error)
         if lost:
-            self._deliver([(item, error) for item in lost])
+            outcomes = self._failed(lost, StoreFailed("the store's writer has stopped"))
+            self._deliver(list(zip(lost, outcomes, strict=True)))
 
     def _next_group(self) -> list[Item]:
         """Wait for the next group; empty at the end."""

@@ -16,7 +16,7 @@ from store.queueing import Item
 from store.sql.sql_store import SqlStore
 
 CONNECTION, SESSION, LIBRARY = "crash the connection", "crash the session", "crash a library"
-WRITER, PROCESS = "crash the writer", "crash the process"
+WRITER, NO_WRITER, PROCESS = "crash the writer", "end the writer", "crash the process"
 
 carry_out, dispatch, execute = Conversation._carry_out, Session._dispatch, SqlStore._execute
 
@@ -46,9 +46,15 @@ def faulty_dispatch(self: Session, entry: Any) -> None:
 
 
 def faulty_execute(self: SqlStore, items: Sequence[Item]) -> Any:
-    if WRITER in repr(items):
+    if NO_WRITER in repr(items):
+        SqlStore._execute = faulty_for_good  # type: ignore[method-assign]
+    if WRITER in repr(items) or NO_WRITER in repr(items):
         raise ExceptionGroup(repr(items), [ValueError(repr(items))])
     return execute(self, items)
+
+
+def faulty_for_good(self: SqlStore, items: Sequence[Item]) -> Any:
+    raise ValueError(repr(items))
 
 
 if __name__ == "__main__":  # here only: the tests import this module for the faults' names

@@ -110,8 +110,8 @@ async def _crash(server: ServerProcess, spy: Eavesdropper, key: str, fault: str)
                 while server.words.stat().st_size == printed and server.alive:
                     await trio.sleep(0.05)
             nursery.cancel_scope.cancel()
-            if fault in (faults.WRITER, faults.PROCESS):
-                await client.detach(timeout_s=0.1)  # nobody is left who would answer
+            if fault in (faults.WRITER, faults.NO_WRITER, faults.PROCESS):
+                await client.detach(timeout_s=0.1)  # what was said is sent again, and has its effect again
 
 
 @pytest.mark.limit(wall_s=240)
@@ -130,13 +130,14 @@ async def test_nothing_that_was_said_and_no_secret_is_printed(tmp_path: Path) ->
         await _converse(server, spy)
         for fault in (faults.CONNECTION, faults.LIBRARY, faults.SESSION, faults.WRITER):
             await _crash(server, spy, ephemeral, fault)
-        while await trio.to_thread.run_sync(server.is_ready):
-            await trio.sleep(0.1)  # a server without its writer takes no more sessions
-        server.kill()
+        await server.ready()
+        await _crash(server, spy, ephemeral, faults.NO_WRITER)
+        assert server.process is not None
+        assert await trio.to_thread.run_sync(server.process.wait, 60) == 1
+        assert "Error: the store's writer has ended" in server.last_words
         server.start()
         await server.ready()
         await _crash(server, spy, KEY, faults.PROCESS)
-        assert server.process is not None
         assert await trio.to_thread.run_sync(server.process.wait, 60) == 1
     finally:
         if server.alive:
@@ -146,7 +147,8 @@ async def test_nothing_that_was_said_and_no_secret_is_printed(tmp_path: Path) ->
         "a connection failed: ",
         "during reset",
         " crashed: ",
-        "thread store-writer ended",
+        "the store's writer tripped: ",
+        "in a row, and ends",
         "the server ended by",
     ):
         assert trace in printed, f"the crash was not logged: {trace}"

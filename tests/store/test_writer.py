@@ -13,7 +13,7 @@ from core.session.config import SessionConfig
 from core.session.events import SessionOpened
 from store.planning import CreateLog
 from store.queueing import Attempt, Item, Outcome
-from store.sql.writer import GroupLimits, GroupWriter
+from store.sql.writer import CRASHES_MAX, GroupLimits, GroupWriter
 
 FOREVER_S = 3_600.0
 
@@ -31,12 +31,16 @@ class Bench:
         self.answers: list[tuple[str, Outcome]] = []
         self.answered = threading.Semaphore(0)
         self.execute = execute
-        self.writer = GroupWriter(self._execute, self._deliver, limits)
+        self.ended = 0
+        self.writer = GroupWriter(self._execute, self._deliver, limits, self._end)
         self.writer.start()
 
     def _execute(self, items: Sequence[Item]) -> list[Outcome]:
         self.groups.append([item.request.session for item in items])
         return self.execute(items) if self.execute else [None for _ in items]
+
+    def _end(self) -> None:
+        self.ended += 1
 
     def _deliver(self, outcomes: list[tuple[Item, Outcome]]) -> None:
         for item, outcome in outcomes:
@@ -123,16 +127,40 @@ def test_closing_writes_what_is_queued_and_takes_nothing_more() -> None:
     assert bench.writer.submit(item("b")) is False
 
 
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_bug_in_the_writer_answers_everyone_and_ends_it() -> None:
+def test_a_bug_in_the_writer_fails_its_group_and_no_other(caplog: pytest.LogCaptureFixture) -> None:
+    def buggy(items: Sequence[Item]) -> list[Outcome]:
+        if any(item.request.session == "poison" for item in items):
+            raise RuntimeError("a bug, and what was said")
+        return [None for _ in items]
+
+    bench = Bench(GroupLimits(FOREVER_S, items_max=2), buggy)
+    for name in ("a", "poison", "b", "c", "poison", "poison", "d", "e", "poison", "f"):
+        assert bench.writer.submit(item(name))
+    bench.wait(10)
+    bench.writer.close()
+    assert [type(outcome) for _, outcome in bench.answers] == [
+        *[StoreFailed] * 2,
+        *[type(None)] * 2,
+        *[StoreFailed] * 2,
+        *[type(None)] * 2,
+        *[StoreFailed] * 2,
+    ]
+    assert bench.ended == 0
+    assert caplog.text.count("tripped: RuntimeError") == 3
+    assert "what was said" not in caplog.text
+
+
+def test_a_writer_that_trips_again_and_again_answers_everyone_and_ends(caplog: pytest.LogCaptureFixture) -> None:
     def buggy(items: Sequence[Item]) -> list[Outcome]:
         raise RuntimeError("a bug")
 
     bench = Bench(GroupLimits(FOREVER_S, items_max=2), buggy)
-    for name in ("a", "b", "c"):
+    names = [str(number) for number in range(2 * CRASHES_MAX + 1)]
+    for name in names:
         if not bench.writer.submit(item(name)):
             bench.answered.release()
-    bench.wait(3)
-    assert all(isinstance(outcome, StoreFailed) for _, outcome in bench.answers)
-    assert bench.writer.submit(item("d")) is False
+    bench.wait(len(names))
     bench.writer.close()
+    assert all(isinstance(outcome, StoreFailed) for _, outcome in bench.answers)
+    assert (len(bench.groups), bench.ended) == (CRASHES_MAX, 1)
+    assert bench.writer.submit(item("one more")) is False
