@@ -19,7 +19,6 @@ CODES: dict[str, str] = {
     "response_active": "An answer is being made; wait for its end or cancel it.",
     "response_not_active": "No answer is being made.",
     "response_unknown": "No response of that id.",
-    "nothing_to_answer": "There is nothing in the conversation to answer.",
     "item_unknown": "No conversation item of that id.",
     "item_exists": "A conversation item of that id is there already.",
     "item_not_audio": "Only an answer that was spoken can be truncated.",
@@ -28,7 +27,6 @@ CODES: dict[str, str] = {
     "voice_update_after_audio": "The voice cannot be changed once the assistant has spoken.",
     "input_format_update_pending": "The input format cannot be changed while input is pending.",
     "invalid_config": "A setting has a value that cannot be.",
-    "barge_in_unsupported": "This session's model cannot be cut off.",
     "runtime_unavailable": "The model is not there at the moment; it is being started again.",
 }
 

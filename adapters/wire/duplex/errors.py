@@ -11,7 +11,6 @@ CODES = {
     "response_active": "response_already_active",
     "input_empty": "input_audio_buffer_empty",
     "item_unknown": "item_not_found",
-    "nothing_to_answer": "response_create_without_input",
     "voice_update_after_audio": "voice_update_after_audio_unsupported",
     "invalid_config": "invalid_session_config",
     "too_many_pending_commits": "input_backpressure",

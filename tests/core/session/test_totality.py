@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any, get_args
 
+import attrs
 import pytest
 
 from core.session import commands as c
 from core.session import events as e
 from core.session.apply import _APPLY, LogBroken, apply, fold
 from core.session.commands import Command
+from core.session.config import AudioFormat, SessionConfig
 from core.session.legality import LEGAL, PHASE_CODES
 from core.session.machine import _DECIDE, decide, step
 from core.session.react import _REACT, effects_of
-from core.session.refusals import Refusal, refuse
+from core.session.refusals import CODES, Refusal, refuse
 from core.session.state import Phase, SessionState
 from tests.core.session.world import CLIENT_VAD, START_NS, World
 
@@ -154,6 +156,64 @@ def test_refusals_come_from_the_table_only() -> None:
     assert refuse("item_unknown", "ev", "item_id", "Look again.").message.endswith("Look again.")
     with pytest.raises(AssertionError):
         Refusal("made_up", "no such code")
+
+
+def _after(*before: Any, config: SessionConfig = CLIENT_VAD) -> World:
+    """A world in which these commands were decided before."""
+    world = World(config)
+    for command in before:
+        world.do(command)
+    return world
+
+
+SPOKEN = c.AppendAudio("d", 480, 240)
+NARROW = attrs.evolve(CLIENT_VAD, input_format=AudioFormat("pcm16", 16_000))
+
+ONE_OF_EACH_REFUSAL: dict[str, tuple[World, Any]] = {
+    "session_not_open": (_after(c.Close()), c.ClearInput()),
+    "session_paused": (_after(c.Pause()), SPOKEN),
+    "invalid_value": (_after(), c.AppendAudio("d", -1, 0)),
+    "input_empty": (_after(), c.CommitInput()),
+    "input_unsupported": (_after(c.GainRuntime(0, ("text",))), SPOKEN),
+    "input_too_large": (_after(config=attrs.evolve(CLIENT_VAD, max_pending_input_bytes=100)), SPOKEN),
+    "too_many_pending_commits": (
+        _after(*[SPOKEN, c.CommitInput(True)] * 2, SPOKEN, config=attrs.evolve(CLIENT_VAD, max_pending_commits=1)),
+        c.CommitInput(True),
+    ),
+    "response_active": (_after(c.CreateResponse()), c.CreateResponse()),
+    "response_not_active": (_after(), c.CancelOutput("client_cancelled")),
+    "response_unknown": (_after(), c.AckPlayback(0, response_id="resp_none")),
+    "item_unknown": (_after(), c.DeleteItem("item_none")),
+    "item_exists": (_after(c.CreateItem("user", "a", "{}", "mine")), c.CreateItem("user", "b", "{}", "mine")),
+    "item_not_audio": (
+        _after(c.CreateItem("user", "a", "{}", "mine")),
+        c.AckPlayback(0, item_id="mine", truncate=True),
+    ),
+    "previous_item_unknown": (_after(), c.CreateItem("user", "a", "{}", None, "item_none")),
+    "model_update_unsupported": (_after(), c.UpdateConfig(attrs.evolve(CLIENT_VAD, model="x"))),
+    "voice_update_after_audio": (
+        _after(c.CreateResponse(), c.ModelOutput(1, "resp_abc_1", 0, "speak", "hi", "o", 4_800, 24_000, 2_400)),
+        c.UpdateConfig(attrs.evolve(CLIENT_VAD, voice="x")),
+    ),
+    "input_format_update_pending": (_after(SPOKEN), c.UpdateConfig(NARROW)),
+    "invalid_config": (_after(), c.UpdateConfig(attrs.evolve(CLIENT_VAD, unacked=""))),
+    "runtime_unavailable": (_after(c.LoseRuntime("killed")), c.CreateResponse()),
+}
+
+
+def test_every_refusal_of_the_table_can_happen() -> None:
+    assert set(ONE_OF_EACH_REFUSAL) == set(CODES)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_a_refusal_answers_its_command_and_changes_nothing_else(code: str) -> None:
+    world, command = ONE_OF_EACH_REFUSAL[code]
+    state = attrs.asdict(world.state)
+    refusal = world.do(command).refusal
+    assert refusal is not None
+    assert refusal.code == code
+    changed = {name for name, value in attrs.asdict(world.state).items() if value != state[name]}
+    assert changed <= {"position", "at_ns", "activity_ns"}
 
 
 def test_a_hole_in_the_log_is_the_stores_fault() -> None:
