@@ -13,6 +13,13 @@ import { View } from "./view.js";
 
 const LEVEL_MS = 20;
 const SOUND_MS = 4_000;
+// So much of what is said in a gap reaches the server after it (unconfirmed.js).
+const KEPT_MS = 10_000;
+const WAITING = {
+  loading: "The server is loading its model…",
+  draining: "The server is restarting…",
+  runtime_restarting: "The model is starting again…",
+};
 const now = () => performance.now();
 
 class App {
@@ -47,6 +54,7 @@ class App {
       session: sessionRequest,
       onEvent: (event) => this.serverSaid(event),
       onState: (state, detail) => this.linkChanged(state, detail),
+      onWait: () => this.refresh(),
       newEventId: idMaker("event"),
       world: browserWorld(),
     });
@@ -99,6 +107,7 @@ class App {
     this.withMicrophone = true;
     this.view.hideNotice();
     this.view.startButton.disabled = true;
+    this.view.showActivity("wait", "Allow the microphone…");
     try {
       this.captureClock = new SteadyClock();
       await Promise.all([this.player.open(), this.microphone.open()]);
@@ -294,15 +303,10 @@ class App {
     this.acks.forget();
   }
 
-  /** A socket tells nothing about why it was refused; plain HTTP does. */
+  /** A server that answers over HTTP, and gave no socket. */
   async explainFailure() {
-    try {
-      const answer = await fetch("readyz", { cache: "no-store" });
-      if (answer.status === 503) this.notify("resource_exhausted");
-      else if (answer.ok) this.notify("refused");
-    } catch (error) {
-      if (!(error instanceof TypeError)) throw error;
-    }
+    const reason = await notReady();
+    if (reason !== null) this.notify(reason);
   }
 
   notify(code, message = "", final = false) {
@@ -342,8 +346,11 @@ class App {
 
   activity() {
     const { state } = this.link;
-    if (state === "connecting") return ["wait", "Connecting…"];
-    if (state === "reconnecting") return ["wait", "Reconnecting, keep talking"];
+    if (state === "connecting") return ["wait", WAITING[this.link.waitingFor] ?? "Connecting…"];
+    if (state === "reconnecting") {
+      const plain = this.link.downMs < KEPT_MS ? "Reconnecting, keep talking" : "Reconnecting…";
+      return ["wait", WAITING[this.link.waitingFor] ?? plain];
+    }
     if (state !== "open") return ["idle", "Ready when you are"];
     if (this.userSpeaks) return ["hear", "Hearing you"];
     if (this.player.isPlaying) return ["speak", "Answering"];
@@ -363,6 +370,25 @@ class App {
   }
 }
 
+/** Why the server takes nobody just now; "refused" when it is ready, null when it does not answer or does not say. */
+async function notReady() {
+  try {
+    const answer = await fetch("readyz", { cache: "no-store" });
+    if (answer.ok) return "refused";
+    return answer.status === 503 ? ((await answer.json()).reason ?? "resource_exhausted") : null;
+  } catch (error) {
+    // No server, or one that speaks no JSON: what stands between us and it answers in its stead.
+    if (error instanceof TypeError || error instanceof SyntaxError) return null;
+    throw error;
+  }
+}
+
+/** The same for who waits: a reason that passes by itself, or null. */
+async function whatToWaitFor() {
+  const reason = await notReady();
+  return reason in WAITING ? reason : null;
+}
+
 function browserWorld() {
   return {
     WebSocket: globalThis.WebSocket,
@@ -370,6 +396,7 @@ function browserWorld() {
     clearTimeout: (handle) => clearTimeout(handle),
     now,
     random: Math.random,
+    probe: whatToWaitFor,
   };
 }
 

@@ -14,6 +14,8 @@ const TICK_MS = 1_000;
 const HANDSHAKE_MS = 12_000;
 const FIRST_ATTEMPTS = 3;
 const OUTAGE_MS = 60_000;
+// A server that says that it is on its way gets so long.
+const STARTING_MS = 300_000;
 const SOCKET_BYTES_MAX = 4 * 1024 * 1024;
 
 // Refusals of a resume after which the same token may be presented again. After any other a new session begins.
@@ -34,13 +36,16 @@ export function retryDelayMs(attempt, random = Math.random) {
 export class Link {
   /**
    * url: the socket's address; protocols: subprotocols to propose; session: () => the session object to ask for; onEvent(event): each server event, once;
-   * onState(state, detail): see above, ``detail`` is a code for notices.js; world: {WebSocket, setTimeout,
-   * clearTimeout, now, random}.
+   * onState(state, detail): see above, ``detail`` is a code for notices.js; onWait(): another attempt failed, or
+   * ``waitingFor`` changed; world: {WebSocket, setTimeout, clearTimeout, now, random, probe}, where probe() gives a promise
+   * of why the server takes nobody just now ("loading"), or null when it does not say.
    */
-  constructor({ url, protocols = [], session, onEvent, onState, newEventId, world }) {
-    Object.assign(this, { url, protocols, session, onEvent, onState, newEventId, world });
+  constructor({ url, protocols = [], session, onEvent, onState, onWait = () => {}, newEventId, world }) {
+    Object.assign(this, { url, protocols, session, onEvent, onState, onWait, newEventId, world });
     this.state = "idle";
+    this.waitingFor = null;
     this.socket = null;
+    this.downSinceMs = null;
     this.timers = new Map();
     this.#forgetSession();
   }
@@ -49,6 +54,7 @@ export class Link {
   start() {
     if (["connecting", "open", "reconnecting"].includes(this.state)) return;
     this.attempt = 0;
+    this.waitingFor = null;
     this.downSinceMs = this.world.now();
     this.#enter(this.ticket ? "reconnecting" : "connecting");
     this.#connect();
@@ -161,6 +167,7 @@ export class Link {
   #open() {
     this.greeted = true;
     this.attempt = 0;
+    this.waitingFor = null;
     this.downSinceMs = null;
     this.#cancelTimers();
     this.#enter("open");
@@ -234,17 +241,35 @@ export class Link {
     this.downSinceMs ??= nowMs;
     if (this.greeted && this.ticket === null) this.#lostForGood();
     const lost = this.ticket !== null;
-    const giveUp = lost ? nowMs - this.downSinceMs > OUTAGE_MS : this.attempt + 1 >= FIRST_ATTEMPTS;
+    const starting = this.waitingFor !== null;
+    const limitMs = starting ? STARTING_MS : OUTAGE_MS;
+    const giveUp = lost || starting ? nowMs - this.downSinceMs > limitMs : this.attempt + 1 >= FIRST_ATTEMPTS;
     if (giveUp) return this.#finish("failed", lost ? "connection_lost" : "no_server", true);
     this.#enter(lost ? "reconnecting" : "connecting");
     this.#timer("retry", retryDelayMs(this.attempt, this.world.random), () => this.#connect());
     this.attempt += 1;
+    this.onWait();
+    if (!this.greeted) this.#askWhy();
     return undefined;
+  }
+
+  // A socket tells nothing about why it was refused; plain HTTP does.
+  async #askWhy() {
+    const reason = await this.world.probe();
+    if (reason === this.waitingFor || !["connecting", "reconnecting"].includes(this.state)) return;
+    this.waitingFor = reason;
+    this.onWait();
+  }
+
+  /** How long there has been no connection. */
+  get downMs() {
+    return this.downSinceMs === null ? 0 : this.world.now() - this.downSinceMs;
   }
 
   #finish(state, detail, keepTicket = false) {
     const socket = this.socket;
     this.socket = null;
+    this.waitingFor = null;
     this.#cancelTimers();
     if (!keepTicket) this.#forgetSession();
     socket?.close(1000);

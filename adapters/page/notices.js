@@ -39,6 +39,28 @@ const NOTICES = {
     body: "The server could not be reached for a minute. Check the network, then try again.",
     action: "retry",
   },
+  loading: {
+    title: "The server is still loading its model",
+    body: "That takes up to a minute on most machines. Try again in a moment.",
+    action: "retry",
+    calm: true,
+  },
+  draining: {
+    title: "The server is stopping",
+    body: "It takes no new conversation. Try again once it is back.",
+    action: "retry",
+  },
+  runtime_restarting: {
+    title: "The model is starting again",
+    body: "Its process had ended. Try again in a moment; if this stays, look into the server’s log.",
+    action: "retry",
+    calm: true,
+  },
+  store_unavailable: {
+    title: "The server cannot write its log",
+    body: "It begins no conversation that it could not keep. Whoever runs it sees why at /readyz.",
+    action: "retry",
+  },
   resource_exhausted: {
     title: "All places are taken",
     body: "The server holds as many conversations as it can. Try again in a moment.",

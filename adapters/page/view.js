@@ -12,6 +12,10 @@ const STATE_TEXT = {
   failed: "Not connected",
 };
 
+const HINTS = {
+  idle: "Press Start and speak. You can interrupt at any moment: just speak, and the assistant yields.",
+  running: "Just speak, or pick a question. You can interrupt at any moment, and the assistant yields.",
+};
 const ACTION_TEXT = { start: "Start", retry: "Try again" };
 const NEAR_BOTTOM_PX = 80;
 const PASSING_MS = 9_000;
@@ -23,6 +27,7 @@ export class View {
     this.turns = find("turns");
     this.talk = find("talk");
     this.welcome = find("welcome");
+    this.hint = find("hint");
     this.statePill = find("state");
     this.activity = find("activity");
     this.latency = find("latency");
@@ -45,12 +50,14 @@ export class View {
     const running = ["connecting", "open", "reconnecting"].includes(state);
     this.startButton.dataset.running = String(running);
     this.startButton.querySelector(".label").textContent = running ? "End" : "Start";
+    this.hint.textContent = HINTS[running ? "running" : "idle"];
   }
 
   showControls({ offerMicrophone, isOpen, muted, canInterrupt }) {
     const silenced = isOpen && muted;
     this.muteButton.disabled = !isOpen && !offerMicrophone;
-    this.muteButton.setAttribute("aria-pressed", String(silenced));
+    // The label says what the button does next, so it is no toggle for screen readers: "Unmute, pressed" would be neither.
+    this.muteButton.dataset.muted = String(silenced);
     this.muteButton.querySelector(".label").textContent = offerMicrophone ? "Use mic" : silenced ? "Unmute" : "Mute";
     this.interruptButton.disabled = !canInterrupt;
   }

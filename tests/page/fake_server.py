@@ -26,6 +26,11 @@ RATE = 24_000
 UNIT_MS = 200
 CHUNK_MS = 100
 HEAD_BYTES_MAX = 16 * 1024
+_NOT_READY = b'{"ready": false, "reason": "loading"}'
+LOADING = b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\nContent-Length: %d\r\n" % len(
+    _NOT_READY
+)
+LOADING += b"Connection: close\r\n\r\n" + _NOT_READY
 
 Event = dict[str, Any]
 Story = Callable[["Stage"], Awaitable[None]]
@@ -206,6 +211,9 @@ class FakeServer:
         self.lock = threading.Lock()
         self.journal = Journal()
         self.connections = 0
+        self.loading = False
+        """As a server whose model is not there yet: it serves the page, and says that it is not ready."""
+        self._links: set[trio.CancelScope] = set()
         self.port = 0
         self._ready = threading.Event()
         self._thread = threading.Thread(target=self._main, daemon=True)
@@ -238,6 +246,12 @@ class FakeServer:
             self._token.run_sync_soon(self._cancel.cancel)
             self._thread.join(10)
 
+    def drop(self) -> None:
+        """End every connection without a word."""
+        assert self._token is not None
+        for scope in self._links:
+            self._token.run_sync_soon(scope.cancel)
+
     def _main(self) -> None:
         trio.run(self._serve)
 
@@ -257,7 +271,10 @@ class FakeServer:
                 if not data:
                     return
                 head += data
-            if b"upgrade: websocket" in head.lower():
+            if self.loading and (b"upgrade: websocket" in head.lower() or b"GET /readyz" in head):
+                await stream.send_all(LOADING)
+                await stream.aclose()
+            elif b"upgrade: websocket" in head.lower():
                 await self._tell(head, stream)
             else:
                 await stream.send_all(http_answer(head))
@@ -267,6 +284,7 @@ class FakeServer:
 
     async def _tell(self, head: bytes, stream: trio.SocketStream) -> None:
         async with trio.open_nursery() as nursery:
+            self._links.add(nursery.cancel_scope)
             request = await wrap_server_stream(nursery, ReplayStream(head, stream))
             socket = await request.accept()
             self.connections += 1

@@ -75,3 +75,32 @@ def test_worklets_import_nothing() -> None:
 def test_files_stay_small() -> None:
     for name in page.ASSETS:
         assert text_of(name).count("\n") < 500, name
+
+
+def _schemes() -> dict[str, dict[str, str]]:
+    """Scheme -> the style sheet's colours by name."""
+    blocks = re.findall(r":root \{(.*?)\}", text_of("style.css"), re.DOTALL)
+    light, dark = (dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6});", text)) for text in blocks)
+    return {"light": light, "dark": light | dark}
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_text_has_the_contrast_that_wcag_asks_for(scheme: str) -> None:
+    grounds = {
+        "ink": ("ground", "card", "you-ground", "warn-ground", "calm-ground"),
+        "soft": ("ground", "card"),
+        "you": ("card",),
+        "it": ("card",),
+        "cut": ("ground", "card"),
+        "action-ink": ("action",),
+    }
+    colours = _schemes()[scheme]
+    for text, behind in ((text, behind) for text, many in grounds.items() for behind in many):
+        high, low = sorted((_luminance(colours[text]), _luminance(colours[behind])), reverse=True)
+        assert (high + 0.05) / (low + 0.05) >= 4.5, f"{text} on {behind}"

@@ -248,6 +248,29 @@ def test_a_full_server_and_no_server_say_different_things(tell: Tell, on_page: C
     assert "duologue serve" in page.texts("#notice p")[0]
 
 
+def test_a_server_that_loads_is_waited_for_and_named(tell: Tell, on_page: Callable[..., Page]) -> None:
+    async def story(stage: Stage) -> None:
+        await (stage.greet() if stage.connection == 1 else stage.resumed(None))
+        await stage.drain()
+
+    server = tell(story)
+    server.loading = True
+    page = on_page(server.url)
+    page.click("start")
+    until(lambda: page.texts("#activity") == ["The server is loading its model…"])
+    assert page.state == "connecting"
+    assert page.notice == ""
+    server.loading = False
+    until(lambda: page.state == "open")
+    server.loading = True
+    server.drop()
+    until(lambda: page.texts("#activity") == ["The server is loading its model…"])
+    assert page.state == "reconnecting"
+    server.loading = False
+    until(lambda: page.state == "open")
+    assert server.of_type("session.resume")
+
+
 def test_mute_sends_silence_and_the_keyboard_reaches_everything(tell: Tell, on_page: Callable[..., Page]) -> None:
     async def story(stage: Stage) -> None:
         await stage.greet()
@@ -258,7 +281,8 @@ def test_mute_sends_silence_and_the_keyboard_reaches_everything(tell: Tell, on_p
     page.find("#start").send_keys("\n")
     until(lambda: np.abs(heard_audio(server)).max(initial=0) > 1_000)
     page.press("m")
-    assert page.find("#mute").get_attribute("aria-pressed") == "true"
+    assert page.find("#mute").get_attribute("data-muted") == "true"
+    assert page.find("#mute").text == "Unmute"
     count = until(lambda: len(server.of_type("input_audio_buffer.append"))) + 3
     until(lambda: len(server.of_type("input_audio_buffer.append")) >= count + 4)
     assert np.abs(heard_audio(server)[count * 2_400 :]).max() <= 1

@@ -33,6 +33,10 @@ function world() {
   let nowMs = 0;
   let handles = 0;
   return {
+    reason: null,
+    probe() {
+      return Promise.resolve(this.reason);
+    },
     WebSocket: FakeSocket,
     now: () => nowMs,
     random: () => 1,
@@ -152,6 +156,38 @@ test("a server that was never there is reported after three attempts", () => {
   }
   assert.equal(FakeSocket.all.length, 3);
   assert.equal(stage.states.at(-1), "failed:no_server");
+});
+
+test("a server that loads its model is waited for, at the start and after a drop", async () => {
+  for (const make of [talk, opened]) {
+    const stage = make();
+    stage.place.reason = "loading";
+    stage.link.start();
+    for (let i = 0; i < 40; i += 1) {
+      stage.socket.close(1006);
+      await new Promise(setImmediate);
+      if (i > 0) assert.equal(stage.link.waitingFor, "loading");
+      stage.place.sleep(5_000);
+    }
+    assert.ok(["connecting", "reconnecting"].includes(stage.link.state), "after 200 s");
+    stage.socket.accept();
+    stage.socket.say({ type: "session.created", session: { id: "s1" }, resume_token: "t1" });
+    assert.equal(stage.link.state, "open");
+    assert.equal(stage.link.waitingFor, null);
+  }
+});
+
+test("a server that loads for ever is given up after five minutes", async () => {
+  const stage = talk();
+  stage.place.reason = "loading";
+  stage.link.start();
+  for (let i = 0; i < 70 && stage.link.state === "connecting"; i += 1) {
+    stage.socket.close(1006);
+    await new Promise(setImmediate);
+    stage.place.sleep(5_000);
+  }
+  assert.equal(stage.states.at(-1), "failed:no_server");
+  assert.ok(stage.place.now() > 300_000 && stage.place.now() < 320_000);
 });
 
 test("a full server ends it with its code", () => {
