@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from gpu_runtime.engines.port import Embeddings, LaneError, Said, Tokens, Unit, Window
+from gpu_runtime.engines.port import Embeddings, LaneError, Part, Said, Tokens, Unit, Window
 from gpu_runtime.engines.requests import Sampling
 from tests.gpu_runtime.engines.benches import FakeBench
 from tests.gpu_runtime.engines.fake import FakeOptions
@@ -231,6 +231,33 @@ def test_a_slide_takes_over_between_two_units(bench: Bench, seed: int) -> None:
         assert slides >= 2
         assert caller.lanes.statistics().slid == slides
         assert caller.lanes.statistics().slides_waited_for == 0
+        await caller.lanes.close(caller.name)
+
+    bench.run(story)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+def test_a_lane_over_a_heard_history_goes_on_from_it_and_lets_it_slide_away(bench: Bench, warm: bool) -> None:
+    """What a lane is filled with from the log: its prompt stays, the units of before leave as others do."""
+
+    async def story() -> None:
+        caller = Caller(bench, bench.lanes(Window(high=120, low=70)), seed=23)
+        caller.history = [Tokens(caller.ids(20))]
+        heard: list[list[Part]] = [
+            [Embeddings(bench.rows(caller.ids(4))), Tokens(caller.ids(9 + number))] for number in range(5)
+        ]
+        await caller.lanes.open(caller.name, caller.history, heard, warm=warm)
+        caller.history += [part for unit in heard for part in unit]
+        assert caller.lanes.history_tokens(caller.name) == caller.tokens
+        slides = 0
+        for _ in range(9):
+            answer = await caller.say()
+            if answer.end.slid is not None:
+                slides += 1
+                caller.slide(answer.end, 20)
+            await caller.right(answer)
+            await asyncio.sleep(0.05)
+        assert slides >= 1
         await caller.lanes.close(caller.name)
 
     bench.run(story)
