@@ -36,7 +36,7 @@ def load_vllm_chat(folder: str, settings: Settings, tell: Progress) -> LaneChat:
         dtype=settings.llm_dtype,
     )
     stop = terminators(path, options.config())
-    tokenizer = _tokenizer(path)
+    tokenizer = load_tokenizer(path)
     tell("vLLM", 0.0)
     loop = LoopThread()
     try:
@@ -61,7 +61,8 @@ async def _start(options: VllmOptions) -> LaneEngine:
     return StreamedLanes(VllmRequests.start(options))
 
 
-def _tokenizer(path: Path) -> ChatTokenizer:
+def load_tokenizer(path: Path) -> ChatTokenizer:
+    """The model's own. Raises ModelUnavailable."""
     need_module("vllm", INSTALL)
     quiet()
     from jinja2 import TemplateError
