@@ -189,8 +189,12 @@ class UnreadTurn:
     start_ms: int
     end_ms: int
     chunks: tuple[Chunk, ...]
-    size_bytes: int
+    size_bytes: int = attrs.field(init=False)
     """Of its audio."""
+
+    @size_bytes.default
+    def _sum(self) -> int:
+        return sum([chunk.size_bytes for chunk in self.chunks])
 
 
 @attrs.define

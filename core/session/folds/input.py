@@ -107,8 +107,7 @@ def _keep_unread(side: Input, event: e.Commit, taken: list[Chunk]) -> None:
     """Until its transcript comes, the turn is what a new worker must hear. Of too many, the oldest are read by nobody."""
     shared = [side.pending[0]] if side.pending and side.pending[0].start_ms < side.closed_ms else []
     chunks = tuple([chunk for chunk in (*taken, *shared) if chunk.start_ms + chunk.audio_ms > event.start_ms])
-    size_bytes = sum([chunk.size_bytes for chunk in chunks])
-    side.unread[event.item_id] = UnreadTurn(event.start_ms, event.end_ms, chunks, size_bytes)
+    side.unread[event.item_id] = UnreadTurn(event.start_ms, event.end_ms, chunks)
     while len(side.unread) > UNREAD_TURNS_MAX or (
         len(side.unread) > 1 and sum([turn.size_bytes for turn in side.unread.values()]) > UNREAD_BYTES_MAX
     ):
