@@ -19,7 +19,7 @@ from tests.server.test_serve_command import serving
 CLIENTS, MESSAGES = 4, 3
 GIVEN_BACK_S = 3 * memory.LOOK_EVERY_S
 MORE_MIB = 56
-"""Pages of the log, the interpreter's own, and what is free and little enough to be kept. A flood is of several times that."""
+"""Pages of the log, the interpreter's own, and what is free and little enough to be kept. A flood is several times that."""
 
 BIG = json.dumps({"type": "input_audio_buffer.append", "audio": b64encode(bytes(6 * 1024 * 1024)).decode()})
 UNREADABLE = '{"type": "input_audio_buffer.append", "audio": "' + "x" * (8 * 1024 * 1024)
