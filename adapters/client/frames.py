@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -64,6 +64,12 @@ def read_refusal(refused: TransportRefused) -> HandshakeRefused:
     return HandshakeRefused(
         code, message, retryable=retryable, status=refused.status, retry_after_ms=refused.retry_after_ms
     )
+
+
+def pictures_of(units: range, frames: Sequence[str], stacked: Sequence[str | None]) -> list[str]:
+    """What goes with the chunk that closes these units: of each its frame, and its stack of frames, where it has one."""
+    pairs = [(*frames[unit : unit + 1], *stacked[unit : unit + 1]) for unit in units]
+    return [picture for pair in pairs for picture in pair if picture is not None]
 
 
 def output_format(session: Mapping[str, Any]) -> tuple[str, int]:

@@ -35,6 +35,32 @@ def cascade_session_config(
     return config
 
 
+def openai_session_config(
+    *,
+    instructions: str = "",
+    voice: str | None = None,
+    text_only: bool = False,
+    turn_detection: dict[str, Any] | None = None,
+    manual_turns: bool = False,
+    tools: list[dict[str, Any]] | None = None,
+    tool_choice: str | dict[str, Any] | None = None,
+    max_output_tokens: int | None = None,
+) -> dict[str, Any]:
+    """Any model in the words of OpenAI's session object: functions that it may call, ``semantic_vad`` with its eagerness, a
+    bound for an answer. A detector closes turns unless ``manual_turns``."""
+    config = cascade_session_config(
+        instructions=instructions, voice=voice, turn_detection=turn_detection, manual_turns=manual_turns
+    )
+    config["output_modalities"] = ["text"] if text_only else ["audio"]
+    if tools is not None:
+        config["tools"] = tools
+    if tool_choice is not None:
+        config["tool_choice"] = tool_choice
+    if max_output_tokens is not None:
+        config["max_output_tokens"] = max_output_tokens
+    return config
+
+
 def minicpmo_session_config(
     *,
     instructions: str = "",
@@ -76,6 +102,11 @@ def personaplex_session_config(*, persona: str = "", voice: str | None = None) -
     if voice:
         config["voice"] = voice
     return config
+
+
+def moshi_session_config(*, persona: str = "") -> dict[str, Any]:
+    """Moshi: as PersonaPlex, with its one voice."""
+    return personaplex_session_config(persona=persona)
 
 
 def audio_data_url(wav: bytes) -> str:

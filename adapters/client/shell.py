@@ -18,7 +18,7 @@ from typing import Any, Self
 from adapters.client.core import CLOSING, ENDED, HANDSHAKE, IDLE, LIVE, ClientCore
 from adapters.client.credentials import ReconnectPolicy, ResumeCredentials
 from adapters.client.errors import ClientMisuse, ConnectionLost, DuplexProtocolError, HandshakeRefused
-from adapters.client.frames import DuplexEvent, read_error, read_refusal
+from adapters.client.frames import DuplexEvent, pictures_of, read_error, read_refusal
 from adapters.client.handle import ResponseHandle
 from adapters.client.options import CoreOptions, CoreStatistics
 from adapters.client.responses import ResponseState
@@ -30,6 +30,9 @@ HANDLES_KEPT = 16
 WAITING_BYTES_SOFT = 1024 * 1024
 """While connected, senders wait when so much has not gone out yet."""
 CHUNK_PERIOD_MS = 1_000
+LATE_NS = 500_000_000
+"""A watchdog that wakes so much too late was kept from running, and so was the reader."""
+CATCH_UP_S = 1.0
 HASTE_S = 1.0
 """For the last words of a client whose block has failed."""
 
@@ -166,9 +169,11 @@ class DuplexClientBase:
         realtime: bool = True,
         is_speech: bool | None = None,
         video_frames: Sequence[str] | None = None,
+        stacked_video_frames: Sequence[str | None] | None = None,
     ) -> int:
         """Append ``pcm`` in chunks of ``chunk_ms``. In real time each chunk leaves when a microphone would have filled
-        it. One of ``video_frames`` goes with the chunk that closes each of the model's units; returns how many went."""
+        it. One of ``video_frames`` goes with the chunk that closes each of the model's units, and behind it the unit's own of
+        ``stacked_video_frames`` (several moments in one picture), where it has one; returns how many of the first went."""
         if chunk_ms <= 0:
             raise ValueError("chunk_ms must be positive")
         encoding, rate = self._core.input_format
@@ -182,9 +187,10 @@ class DuplexClientBase:
             sent_ms += audio.duration_ms(len(chunk), encoding, rate)
             if realtime:
                 await self._loop.sleep(max(0.0, (began_ns - self._loop.now_ns()) / 1e9 + sent_ms / 1_000))
-            frames = list((video_frames or ())[frames_sent : frames_sent + sent_ms // unit_ms - closed_before])
+            closed = range(closed_before, sent_ms // unit_ms)
+            frames = pictures_of(closed, video_frames or (), stacked_video_frames or ())
+            frames_sent += len((video_frames or ())[closed.start : closed.stop])
             await self.append_audio(chunk, is_speech=is_speech, video_frames=frames)
-            frames_sent += len(frames)
         return frames_sent
 
     async def commit(self, *, final: bool = True, create_response: bool | None = None) -> str:
@@ -407,14 +413,22 @@ class DuplexClientBase:
                 continue
 
     async def _watch(self, transport: Transport) -> None:
+        """Give up a server that is silent for too long. When it was this program that was busy, what came meanwhile is read
+        first."""
+        caught_up = False
         while True:
             overdue_ns = self._core.overdue_at_ns()
             if overdue_ns is None:
                 await self._wake.wait()
                 continue
             left_ns = overdue_ns - self._loop.now_ns()
+            if left_ns < -LATE_NS and not caught_up:
+                caught_up = True
+                await self._loop.sleep(CATCH_UP_S)
+                continue
             if left_ns <= 0:
                 raise TransportClosed(None, "the server has not been heard of for too long")
+            caught_up = False
             await self._loop.sleep(left_ns / 1e9)
 
     # -- inside ---------------------------------------------------------------------------------------------------

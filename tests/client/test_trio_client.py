@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 import trio
+import trio.testing
 
 from adapters.client.credentials import ReconnectPolicy
 from adapters.client.errors import (
@@ -227,6 +229,43 @@ async def test_a_silent_server_is_given_up_after_two_heartbeats() -> None:
         net.down = True
         await trio.sleep(31)
         assert not client.is_connected
+
+
+async def test_a_client_that_was_busy_itself_reads_what_came_before_it_gives_the_server_up() -> None:
+    """Half of the time the watchdog runs before the reader does."""
+    clock = trio.lowlevel.current_clock()
+    assert isinstance(clock, trio.testing.MockClock)
+    for _ in range(20):
+        async with network() as net, client_of(net, heartbeat_interval_s=10) as client:
+            await trio.sleep(1)
+            net.server.session.frames.append('{"type": "session.heartbeat_ack", "event_id": "event_y"}')
+            clock.jump(100)  # nothing of this program runs for so long
+            net.server.ring()
+            await trio.sleep(0.1)
+            assert client.is_connected
+            assert client.statistics().reconnects == 0
+
+
+async def test_one_picture_goes_with_each_unit_and_behind_it_the_units_own_stack() -> None:
+    async with network() as net, client_of(net) as client:
+        sent: list[dict[str, Any]] = []
+        append = client.append_audio
+
+        async def noted(pcm: bytes, **hints: Any) -> str:
+            sent.append(hints)
+            return await append(pcm, **hints)
+
+        client.append_audio = noted  # type: ignore[method-assign]
+        _, rate = client.input_format
+        client.session_info["capabilities"] = {"chunk_period_ms": 400}
+        went = await client.stream_pcm(
+            bytes(rate * 2 * 2), chunk_ms=200, video_frames=["a", "b", "c"], stacked_video_frames=["x", None, "z", "w"]
+        )
+        assert went == 3
+        assert [hints["video_frames"] for hints in sent] == [
+            *([], ["a", "x"], [], ["b"], [], ["c", "z"], [], ["w"]),
+            *([], []),
+        ]
 
 
 async def test_refusals_reach_the_one_who_waits_for_responses() -> None:
