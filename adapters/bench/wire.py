@@ -33,6 +33,8 @@ QUERY = "duplex=1&autostart=0"
 UNITS = 9_999
 """Answers of half an hour: they outlast every measurement."""
 SETTLE_S = 2.0
+TAKEN_MIN = 0.95
+"""A server that takes less of what it is sent falls behind, however quickly it answers."""
 _DELTA = f'{{"type":"{names.AUDIO_DELTA}"'
 
 
@@ -218,7 +220,7 @@ async def real_time(server: ServerProcess, sessions: int, seconds: float) -> Loa
     """Every session sends five appends and hears five deltas a second."""
     async with traffic(server.url, sessions) as talking:
         family = [*descendants(server.pid), talking.process.pid]
-        commits = _commits(server.http_url)  # costs the server something: before and behind what is measured
+        written = _written(server.http_url)  # costs the server something: before and behind what is measured
         await talking.reset()
         cpu, starved, began = list(map(_cpu_s, family)), _starved_s(server.pid), time.perf_counter()
         await trio.sleep(seconds)
@@ -226,9 +228,11 @@ async def real_time(server: ServerProcess, sessions: int, seconds: float) -> Loa
         used = [(now - then) / took for now, then in zip(map(_cpu_s, family), cpu, strict=True)]
         starved = (_starved_s(server.pid) - starved) / took
         report = await talking.report()
-        commits = (_commits(server.http_url) - commits) / took
-    why = talking.why or _trouble(report)
-    return Load(talking.open, report, took, used[0], sum(used[1:-1]), used[-1], starved, commits, why)
+        batches, commits = (now - then for now, then in zip(_written(server.http_url), written, strict=True))
+    taken = (batches - report.deltas) / max(1, report.appends)
+    behind = f"the server took {taken:.0%} of the appends" if taken < TAKEN_MIN else ""
+    why = talking.why or _trouble(report) or behind
+    return Load(talking.open, report, took, used[0], sum(used[1:-1]), used[-1], starved, commits / took, why)
 
 
 def _trouble(report: Report) -> str:
@@ -253,8 +257,8 @@ def _starved_s(pid: int) -> float:
     return sum(map(int, waits)) / 1e9
 
 
-def _commits(http_url: str) -> float:
-    """Transactions of the server's store so far."""
+def _written(http_url: str) -> tuple[float, float]:
+    """Batches and transactions of the server's store so far. Each append and each delta is a batch."""
     with urlopen(f"{http_url}/metrics", timeout=30) as page:
-        lines = page.read().decode().splitlines()
-    return next(float(line.split()[1]) for line in lines if line.startswith("duologue_store_commits_total "))
+        counts = dict(line.rsplit(" ", 1) for line in page.read().decode().splitlines() if not line.startswith("#"))
+    return float(counts["duologue_store_batches_total"]), float(counts["duologue_store_commits_total"])

@@ -352,6 +352,7 @@ class Conversation:
     async def _next_event(self, session: Session, attachment: Attachment) -> Incoming | None:
         """Raises Problem, ConnectionClosed."""
         message = await self._next_message()
+        await self.service.turnstile.through(message)
         session.first_frame(attachment)
         if not self.service.admission.allows_event(self.identity.key):
             raise Problem("rate_limit_exceeded", "This key sends more events than it may; one was dropped.")

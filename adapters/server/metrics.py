@@ -55,6 +55,8 @@ class Metrics(Watch):
             "duologue_first_audio_seconds", "End of the user's speech -> first audio on the wire", SPEECH_BUCKETS
         )
         self.append_s = self._histogram("duologue_store_append_seconds", "Batch queued -> durable", FAST_BUCKETS)
+        self.last_lag_s = 0.0
+        """How late the event loop woke when it was last looked at."""
         self.lag_s = self._histogram("duologue_event_loop_lag_seconds", "How late the event loop wakes", FAST_BUCKETS)
         self._speech_ended_ns: WeakKeyDictionary[Session, int] = WeakKeyDictionary()
         """Gone with the session, also where that ends without a word in the log (it moves to another server)."""
@@ -82,7 +84,8 @@ class Metrics(Watch):
         while True:
             due = trio.current_time() + LAG_EVERY_S
             await trio.sleep_until(due)
-            self.lag_s.observe(max(0.0, trio.current_time() - due))
+            self.last_lag_s = max(0.0, trio.current_time() - due)
+            self.lag_s.observe(self.last_lag_s)
 
     # -- the actors' Watch ----------------------------------------------------------------------------------------
 

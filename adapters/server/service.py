@@ -8,6 +8,7 @@ import trio
 from adapters.server.admission import Admission
 from adapters.server.metrics import Metrics
 from adapters.server.settings import ServerSettings
+from adapters.server.turnstile import Turnstile
 from core.actors.supervisor import Supervisor
 from core.ports.runtime import Runtime
 
@@ -24,6 +25,9 @@ class Service:
     settings: ServerSettings
     admission: Admission = attrs.field(
         default=attrs.Factory(lambda self: Admission(self.supervisor, self.settings.limits), takes_self=True)
+    )
+    turnstile: Turnstile = attrs.field(
+        default=attrs.Factory(lambda self: Turnstile(lambda: self.metrics.last_lag_s), takes_self=True)
     )
 
     big_bodies: trio.Semaphore = attrs.field(factory=lambda: trio.Semaphore(BIG_BODIES_AT_ONCE))

@@ -26,7 +26,8 @@ from gpu_runtime.protocol import (
 )
 from gpu_runtime.protocol import Progress as LoadProgress
 
-READ_BYTES = 64 * 1024
+READ_BYTES = 256 * 1024
+"""As much as the socket holds: there is one read in a turn of the event loop, for the output of all sessions."""
 _DRAIN_S = 2.0
 """When the process is gone, what it wrote last may still be read; and the other way round."""
 
