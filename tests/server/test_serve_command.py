@@ -216,7 +216,7 @@ def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
         try:
             assert process.stderr is not None
             for line in process.stderr:
-                found = re.search(r"http://localhost:(\d+)/", line)
+                found = re.search(r"https?://localhost:(\d+)/", line)
                 if found:
                     yield process, int(found[1])
                     break
