@@ -176,8 +176,7 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
         "keepalives_count": DEAD_AFTER_S // 2,
     }
     try:
-        # Reads ask first whether a pooled connection still lives; a group that finds it dead is tried again anyway.
-        return create_engine(url, connect_args=arguments, pool_pre_ping=not writes, **_pool_options(writes))
+        return create_engine(url, connect_args=arguments, **_pool_options(writes))
     except ModuleNotFoundError as fault:
         raise StoreUrlInvalid(
             "PostgreSQL needs the package psycopg; get it with: pip install 'psycopg[binary]'"

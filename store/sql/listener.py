@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import DBAPIError
 
 from store.sql.owners import TERMS_CHANNEL
+from store.sql.stalls import StallGuard
 
 POLL_S = 0.5
 """How long closing may take."""
@@ -22,8 +23,9 @@ logger = logging.getLogger(__name__)
 class TermListener:
     """``heard`` is called in the listener's thread with a session and its new term; it must not block or raise."""
 
-    def __init__(self, engine: Engine, heard: Callable[[str, int], None]) -> None:
+    def __init__(self, engine: Engine, heard: Callable[[str, int], None], guard: StallGuard) -> None:
         self._engine = engine
+        self._guard = guard
         self._heard = heard
         self._closing = threading.Event()
         self._thread = threading.Thread(target=self._run, name="store-listener")
@@ -52,7 +54,8 @@ class TermListener:
         pooled.detach()  # ours alone: a connection that listens must not go back to the pool
         try:
             connection.autocommit = True
-            connection.execute(f"LISTEN {TERMS_CHANNEL}")
+            with self._guard.over(connection):
+                connection.execute(f"LISTEN {TERMS_CHANNEL}")
             while not self._closing.is_set():
                 for notice in connection.notifies(timeout=POLL_S, stop_after=1):
                     self._hear(notice.payload)

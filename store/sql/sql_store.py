@@ -37,6 +37,7 @@ from store.sql.checkpoint import Checkpointer
 from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
 from store.sql.file import StoreFile
 from store.sql.listener import TermListener
+from store.sql.stalls import StallGuard
 from store.sql.statements import statements_for
 from store.sql.transaction import Database, commit_group
 from store.sql.writer import GroupLimits, GroupWriter
@@ -60,14 +61,18 @@ class SqlStore(QueuedStore):
         self._loop = trio.lowlevel.current_trio_token()
         is_sqlite = engines.write.dialect.name == "sqlite"
         self._file = StoreFile(Path(str(engines.write.url.database))) if is_sqlite else None
+        self._guard = None if is_sqlite else StallGuard()
+        if self._guard is not None:
+            self._guard.watch(engines.read)
         self._database = Database(
             engines.write,
             statements_for(engines.write.dialect),
             patience_s,
             self._file.lost if self._file is not None else lambda: None,
+            self._guard,
         )
         self._checkpointer = Checkpointer(engines.read, self._file.measure) if self._file is not None else None
-        self._listener = None if is_sqlite else TermListener(engines.read, self._hear)
+        self._listener = None if self._guard is None else TermListener(engines.read, self._hear, self._guard)
         self._told: TermGiven | None = None
         self._writer = GroupWriter(self._execute, self._deliver, group, self._give_up)
 
@@ -212,6 +217,8 @@ class SqlStore(QueuedStore):
     def start(self) -> None:
         """Start the threads; call once."""
         self._writer.start()
+        if self._guard is not None:
+            self._guard.start()
         if self._listener is not None:
             self._listener.start()
         if self._checkpointer is not None:
@@ -225,6 +232,8 @@ class SqlStore(QueuedStore):
             self._listener.close()
         if self._checkpointer is not None:
             self._checkpointer.close()
+        if self._guard is not None:
+            self._guard.close()
         self._engines.dispose()
 
     async def _read(self, query: Callable[[Connection], T]) -> T:
@@ -233,9 +242,22 @@ class SqlStore(QueuedStore):
     def _read_in_thread(self, query: Callable[[Connection], T]) -> T:
         try:
             with self._engines.read.connect() as connection:
+                if self._guard is not None:
+                    _bring_to_life(connection)
                 return query(connection)
         except (DBAPIError, PoolTimeout) as fault:
             raise failure(fault) from fault
+
+
+def _bring_to_life(connection: Connection) -> None:
+    """A pooled connection may have broken since it was last used; then it becomes a new one. (The pool's own ping would be
+    watched over by nobody.)"""
+    try:
+        connection.exec_driver_sql("SELECT 1")
+    except DBAPIError as fault:
+        if not fault.connection_invalidated:
+            raise
+    connection.rollback()
 
 
 def _known(session: str) -> str:

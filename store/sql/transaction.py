@@ -19,6 +19,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from operator import attrgetter
 from typing import Any
 
@@ -35,6 +36,7 @@ from store.sql.engines import failure
 from store.sql.owners import TERMS_CHANNEL
 from store.sql.rows import Rows
 from store.sql.schema import RAW
+from store.sql.stalls import StallGuard
 from store.sql.statements import BATCH_AT, Statements
 
 RETRY_S = 0.2
@@ -59,6 +61,8 @@ class Database:
     statements: Statements
     patience_s: float = 0.0
     lost: Callable[[], str | None] = lambda: None
+    guard: StallGuard | None = None
+    """None: the database is a file, which says nothing for no time."""
     away: bool = False
     hurry: threading.Event = attrs.field(factory=threading.Event)
 
@@ -127,7 +131,7 @@ def _transact(database: Database, items: Sequence[Item]) -> list[Outcome]:
     lost = database.lost()
     if lost is not None:
         raise GroupFailed(StoreFailed(lost), away=False)
-    with _begin(database.engine) as connection:
+    with _begin(database.engine) as connection, _guarded(database, connection):
         statements = database.statements
         heads = statements.lock_heads(connection, {item.request.session for item in items})
         group = _Group(connection, statements, {head.session: head for head in heads})
@@ -141,6 +145,10 @@ def _transact(database: Database, items: Sequence[Item]) -> list[Outcome]:
             connection.invalidate()
             raise GroupFailed(failure(fault), away) from fault
     return outcomes
+
+
+def _guarded(database: Database, connection: Connection) -> AbstractContextManager[None]:
+    return nullcontext() if database.guard is None else database.guard.over(connection.connection.driver_connection)
 
 
 def _begin(engine: Engine) -> Connection:
