@@ -445,7 +445,8 @@ class DuplexClientBase:
             for handle in list(self._handles.values()):
                 if handle.status is not None:
                     handle.end()
-        if event.type == names.ERROR:
+        # That of a resume is no request of the caller's: the client tries again, or ends with it.
+        if event.type == names.ERROR and self._core.phase in (LIVE, CLOSING):
             error = read_error(event.payload)
             self._responses.push(
                 DuplexProtocolError(error.code, error.message, param=error.param, event_id=error.event_id)

@@ -202,6 +202,33 @@ async def test_a_resume_conflict_is_tried_again() -> None:
         assert client.is_connected
 
 
+async def test_a_resume_that_is_refused_is_no_word_to_who_waits_for_responses() -> None:
+    """Who asks anew at each error would queue a turn for each attempt."""
+    async with network() as net, client_of(net) as client:
+        events = client.events()
+        net.server.session.refuse_resume = {"code": "session_resume_conflict", "message": "busy"}
+        net.cut()
+        for _ in range(2):
+            while (await anext(events)).type != "error":
+                continue
+        net.server.session.refuse_resume = None
+        await trio.sleep(20)
+        assert client.is_connected
+        await client.send_text("hello")
+        async for response in client.responses():
+            assert response.decision == "speak"
+            break
+
+
+async def test_what_ends_a_client_is_raised_once_where_responses_are_waited_for() -> None:
+    async with network() as net, client_of(net) as client:
+        net.server.session.refuse_resume = {"code": "session_resume_expired", "message": "no"}
+        net.cut()
+        with pytest.raises(HandshakeRefused, match="no"):
+            async for _ in client.responses():
+                pass
+
+
 async def test_a_server_that_is_not_there() -> None:
     async with network() as net:
         net.down = True
