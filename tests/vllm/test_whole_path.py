@@ -67,7 +67,7 @@ QUESTIONS = (
 
 async def test_a_conversation_that_outgrows_its_window_stays_right(vllm_server: VllmServer, judge: Judge) -> None:
     """Each prompt goes on in the lane of the one before, until the oldest turns are dropped: then it begins anew."""
-    window = {"basic_window_high_tokens": 220, "basic_window_low_tokens": 170}
+    window = {"basic_window_high_tokens": 220, "basic_window_low_tokens": 170, "context_previous_max_tokens": 0}
     config = cascade_session_config() | {"output_modalities": ["text"], "extra_body": window}
     async with client(vllm_server, config) as connected:
         stream = connected.events()
