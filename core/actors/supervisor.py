@@ -49,6 +49,9 @@ TOKEN_BYTES = 32
 BURY_TIMEOUT_S = 10
 """A store that has not closed a dead session's log by then is not waited for."""
 
+WITHOUT_WORKERS_MAX = 64
+"""While no worker is up, so many sessions may wait for one."""
+
 MakeProjection = Callable[[str, int], Projection | None]
 """(dialect, version) -> a new projection, None when this server has none of that version."""
 
@@ -59,10 +62,6 @@ class SessionsFull(Exception):
     def __init__(self, limit: int) -> None:
         super().__init__(f"this server holds {limit} sessions already")
         self.limit = limit
-
-
-WITHOUT_WORKERS_MAX = 64
-"""While no worker is up, so many sessions may wait for one."""
 
 
 class Draining(Exception):
@@ -365,10 +364,13 @@ class Supervisor:
 
     async def _close_in_log(self, session_id: str, reason: str, position: int | None = None) -> None:
         """``position``: only if the log ends there. Raises StoreError, ResumeRefused."""
-        await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns(), position)
+        owned = await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns(), position)
         folded = await self._fold(session_id)
-        if folded is not None:
-            await self._append_close(folded, reason)
+        if folded is None:
+            return
+        if folded.state.term != owned.term:  # nobody writes under a term that was given to another
+            raise TermRefused(f"term {folded.state.term} was given out, ours is {owned.term}")
+        await self._append_close(folded, reason)
 
     async def _append_close(self, folded: Folded, reason: str) -> None:
         """Raises StoreError; StoreFailed also when the store does not answer."""

@@ -8,6 +8,7 @@ import attrs
 import pytest
 import trio
 
+from core.actors.folding import Folded
 from core.actors.housekeeping import EXPIRY_MS, due_without_owner
 from core.actors.lease import LEASE_S, Holders
 from core.actors.supervisor import Supervisor
@@ -307,6 +308,33 @@ async def test_a_client_that_comes_back_while_its_session_is_being_swept_finds_i
             keeper = (await story.start_server()).supervisor._housekeeper
             keeper.end = only_looks_on
         await comes_back_at_the_last_moment(story, server)
+
+
+async def test_a_session_that_another_server_takes_from_the_sweeper_is_not_ended_under_that_ones_term(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The client comes back to another server when the sweeper has the term, and has not read the log under it."""
+    async with open_story() as story:
+        await story.wait(2_000)
+        await kill(story)
+        sweeper, other = await story.start_server(), await story.start_server()
+        other.supervisor._housekeeper.end = only_looks_on
+        fold_log = sweeper.supervisor._fold
+        found: list[int] = []
+
+        async def fold_late(session_id: str) -> Folded | None:
+            if owners(story)[-1] == sweeper.name and not found:
+                found.append(await story.resume(1))
+                await story.wait(1_000)  # long enough for its log to rest
+            return await fold_log(session_id)
+
+        monkeypatch.setattr(sweeper.supervisor, "_fold", fold_late)
+        await story.wait(PUSH_TO_TALK.disconnect_grace_ms + EXPIRY_MS + MARGIN_MS)
+        assert found == [True]
+        assert not story.events(e.SessionClosed)
+        assert owners(story)[1:] == [sweeper.name, other.name]
+        story.ask()
+        await story.answering()
 
 
 async def only_looks_on(row: SessionRow, reason: str) -> bool:
