@@ -12,11 +12,11 @@ it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import attrs
 
-from core.ports.store import Owned, StoreBusy, StoreError, StoreStatistics
+from core.ports.store import Owned, StoreBusy, StoreError, StoreFailed, StoreStatistics
 from store.health import Health
 from store.planning import AppendBatch, Request
 
@@ -66,6 +66,15 @@ class Item:
         """Whoever writes tells the outcome, before it looks at the next item of the session."""
         if isinstance(self.request, AppendBatch) and isinstance(outcome, StoreError) and self.attempt.error is None:
             self.attempt.error = outcome
+
+
+def all_failed(items: Iterable[Item], error: StoreFailed) -> list[Outcome]:
+    """Everything fails with ``error`` but what had been refused already; an outcome for each, in order."""
+    outcomes: list[Outcome] = []
+    for item in items:
+        item.note(error)
+        outcomes.append(item.inherited() or error)
+    return outcomes
 
 
 @attrs.define

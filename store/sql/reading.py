@@ -116,7 +116,7 @@ def read_bodies(
 ) -> dict[str, bytes | None]:
     """As Store.bodies. Raises StoreFailed when bytes are not those that were stored."""
     wanted = {"of_session": session, "names": json.dumps([digest for digest in digests if is_storable(digest)])}
-    known = bodies.c.digest.in_(given_names(connection.dialect)), bodies.c.session == bindparam("of_session")
+    known = bodies.c.digest.in_(given_names(connection.dialect.name)), bodies.c.session == bindparam("of_session")
     sizes = {row.digest: int(row.size_bytes) for row in connection.execute(_SIZES.where(*known), wanted)}
     fitting, size_bytes = list[str](), 0
     for digest in digests:

@@ -63,7 +63,7 @@ def statements_for(dialect: Dialect) -> Statements:
 
 def _lock_file_heads(connection: Connection, names: Iterable[str]) -> list[Head]:
     """SQLite: the whole file is locked already, and one row brings them all (store.sql.rows says why)."""
-    found = connection.execute(_file_heads(connection.dialect), {"names": _json(names)}).scalar_one()
+    found = connection.execute(_file_heads(connection.dialect.name), {"names": _json(names)}).scalar_one()
     rows = _decode_heads(found)
     return [Head(*row[:-2], chain=bytes.fromhex(row[-2]), closed=bool(row[-1])) for row in rows]
 
@@ -72,19 +72,19 @@ _decode_heads = msgspec.json.Decoder(list[tuple[str, str, int, int, int, int, in
 
 
 @cache
-def _file_heads(dialect: Dialect) -> Select[Any]:
+def _file_heads(dialect: str) -> Select[Any]:
     *others, chain, closed = sessions.c
     head = func.json_array(*others, func.hex(chain), closed)
     return select(func.json_group_array(head)).where(sessions.c.session.in_(given_names(dialect)))
 
 
 def _lock_head_rows(connection: Connection, names: Iterable[str]) -> list[Head]:
-    rows = connection.execute(_locked_heads(connection.dialect), {"names": _json(sorted(names))})
+    rows = connection.execute(_locked_heads(connection.dialect.name), {"names": _json(sorted(names))})
     return [Head(*row) for row in rows]
 
 
 @cache
-def _locked_heads(dialect: Dialect) -> Select[Any]:
+def _locked_heads(dialect: str) -> Select[Any]:
     heads = select(sessions).where(sessions.c.session.in_(given_names(dialect)))
     # In the order of the names, so that no two servers wait for each other.
     return heads.order_by(sessions.c.session).with_for_update(of=sessions)
@@ -94,10 +94,10 @@ def _json(names: Iterable[str]) -> str:
     return msgspec.json.encode(list(names)).decode()
 
 
-def given_names(dialect: Dialect) -> Select[Any]:
+def given_names(dialect: str) -> Select[Any]:
     """The names in ``names``, a JSON array. One parameter for all: an IN list would be rendered anew for each count."""
     names = bindparam("names", type_=Text)
-    if dialect.name == "sqlite":
+    if dialect == "sqlite":
         given = func.json_each(names).table_valued("value")
     else:
         given = func.json_array_elements_text(cast(names, JSON)).table_valued("value")

@@ -31,7 +31,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from core.ports.store import Body, StoredBatch, StoreError, StoreFailed
 from store.codec import encode_record
 from store.planning import Addition, AppendBatch, Beat, Head, TakeTerm, head_of, plan
-from store.queueing import Item, Outcome
+from store.queueing import Item, Outcome, all_failed
 from store.sql.engines import failure
 from store.sql.owners import TERMS_CHANNEL
 from store.sql.rows import Rows
@@ -79,7 +79,7 @@ def commit_group(database: Database, items: Sequence[Item]) -> list[Outcome]:
         except GroupFailed as fault:
             impatient = time.monotonic() >= patient_until or database.hurry.is_set()
             if not fault.away or impatient:
-                outcomes = dict(zip(tried, _failed(tried, fault.error), strict=True))
+                outcomes = dict(zip(tried, all_failed(tried, fault.error), strict=True))
                 break
             database.away = True
             lost.update({item: fault.error for item in tried if not isinstance(item.request, AppendBatch)})
@@ -108,23 +108,14 @@ def _one_by_one(database: Database, items: Sequence[Item]) -> list[Outcome]:
     lost: StoreFailed | None = None
     for of_session in by_session.values():
         try:
-            results = _failed(of_session, lost) if lost else _transact(database, of_session)
+            results = all_failed(of_session, lost) if lost else _transact(database, of_session)
         except GroupFailed as fault:
             lost = fault.error
-            results = _failed(of_session, lost)
+            results = all_failed(of_session, lost)
         except DBAPIError as fault:
-            results = _failed(of_session, failure(fault))
+            results = all_failed(of_session, failure(fault))
         outcomes.update(zip(of_session, results, strict=True))
     return [outcomes[item] for item in items]
-
-
-def _failed(items: Iterable[Item], error: StoreFailed) -> list[Outcome]:
-    """Everything fails with ``error`` but what had been refused already."""
-    outcomes: list[Outcome] = []
-    for item in items:
-        item.note(error)
-        outcomes.append(item.inherited() or error)
-    return outcomes
 
 
 def _transact(database: Database, items: Sequence[Item]) -> list[Outcome]:

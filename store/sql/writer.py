@@ -23,7 +23,7 @@ import attrs
 
 from core.ports.described import described, kind
 from core.ports.store import StoreFailed
-from store.queueing import Item, Outcome
+from store.queueing import Item, Outcome, all_failed
 
 Execute = Callable[[Sequence[Item]], list[Outcome]]
 """Writes a group; blocks; one outcome for each item, in order."""
@@ -117,17 +117,12 @@ class GroupWriter:
             except Exception as fault:  # noqa: BLE001 - logged, but for its text; its group is answered
                 crashes += 1
                 logger.error("the store's writer tripped: %s", described(fault))
-                outcomes = self._failed(group, StoreFailed(f"the store's writer tripped: {kind(fault)}"))
+                outcomes = all_failed(group, StoreFailed(f"the store's writer tripped: {kind(fault)}"))
             self._deliver(list(zip(group, outcomes, strict=True)))
             if crashes == CRASHES_MAX:
                 logger.error("the store's writer tripped at %d groups in a row, and ends", crashes)
                 return False
         return True
-
-    def _failed(self, items: Sequence[Item], error: StoreFailed) -> list[Outcome]:
-        for item in items:
-            item.note(error)
-        return [item.inherited() or error for item in items]
 
     def _abandon(self) -> None:
         """Nobody may wait for ever for an answer."""
@@ -136,7 +131,7 @@ class GroupWriter:
             lost = list(self._queue)
             self._queue.clear()
         if lost:
-            outcomes = self._failed(lost, StoreFailed("the store's writer has stopped"))
+            outcomes = all_failed(lost, StoreFailed("the store's writer has stopped"))
             self._deliver(list(zip(lost, outcomes, strict=True)))
 
     def _next_group(self) -> list[Item]:
