@@ -153,6 +153,18 @@ def test_at_most_so_many_commits_wait() -> None:
     assert world.ask().refusal is None
 
 
+def test_of_too_many_detected_turns_the_last_is_told_and_not_answered_by_itself() -> None:
+    world = World(attrs.evolve(SERVER_VAD, overlap_policy="listen_only"))
+    for segment in range(1, 7):
+        speak(world, segment, 300, f"number {segment}")
+    assert [commit.create_response for commit in world.events(e.Commit)] == [True] * 5 + [False]
+    assert len(world.state.queued) == world.state.config.max_pending_commits == 4
+    for _ in range(5):
+        world.finish()
+    assert world.state.active is None
+    assert world.history()[-1] == ("user", "number 6")
+
+
 def test_a_commit_that_does_not_ask_needs_no_room() -> None:
     world = World(attrs.evolve(CLIENT_VAD, max_pending_commits=1))
     world.ask()
