@@ -39,6 +39,8 @@
  *
  * NO_BARGE_IN is no mutant: whoever never interrupts finds every cut to be an overflow's.
  *
+ * A step adds one frame here. So the product's rule that the newest step's frames do not count as waiting yet is OUTBOX_MAX.
+ *
  * The product also compares the expected position in each append. That is left out here on purpose: the term alone must
  * be enough. Wall time is left out too (the second that a server may go on without confirming its term).
  */
@@ -84,7 +86,8 @@ byte  my_term[2], epoch[2], view[2], cursor[2];
 byte  fence_cursor[2];                      /* where the cut came that is not durable yet */
 byte  replayed[2];                          /* frames up to this number are sent again, for a client that came back */
 byte  gone[2];                              /* frames up to this number had to leave: who lacks them must resynchronise */
-bool  ready[2], fencing[2], owes[2];        /* owes: a cut is to be made durable */
+bool  ready[2], fencing[2];
+byte  owes[2];                              /* cuts that are to be made durable */
 #ifdef STAY_FULL
 bool  jammed[2];
 #endif
@@ -98,7 +101,7 @@ bool  got[LOG_MAX + 1];
 /* Ghosts. */
 byte  last_writer = 1;
 bool  asking[2];
-hidden byte i, waiting, fresh, uttered, answering;    /* for use within one atomic step: no part of the state */
+hidden byte i, waiting, fresh, uttered, answering, next;    /* for use within one atomic step: no part of the state */
 
 #define ALIVE(s)   (my_term[s] > 0 && ready[s])
 #ifdef NO_SILENCE
@@ -127,12 +130,12 @@ inline hang_up(s) {
 
 inline discard(s) {                         /* the actor and its memory go; the socket closes; nothing is rolled back */
     hang_up(s);
-    my_term[s] = 0; ready[s] = false; owes[s] = false; fencing[s] = false;
+    my_term[s] = 0; ready[s] = false; owes[s] = 0; fencing[s] = false;
     epoch[s] = 0; view[s] = 0; cursor[s] = 0; fence_cursor[s] = 0; replayed[s] = 0; gone[s] = 0
 }
 
 inline fence(s) {                           /* in memory, at once: the one path of every cut */
-    fencing[s] = true; owes[s] = true; epoch[s]++; fence_cursor[s] = cursor[s]
+    fencing[s] = true; owes[s]++; epoch[s]++; fence_cursor[s] = cursor[s]
 }
 
 inline weigh(s) {                           /* what waits, the dead not counted; fresh: of that, what is not sent again;
@@ -229,14 +232,14 @@ end: do
 proctype cuts(byte s) {                     /* fenced in memory at once (here, or by an overflow); then made durable */
 end: do
 #ifndef NO_BARGE_IN
-     :: atomic { ALIVE(s) && !owes[s] && connected == s && log_epoch < EPOCH_MAX && epoch[s] < EPOCH_MAX ->
+     :: atomic { ALIVE(s) && connected == s && log_epoch < EPOCH_MAX && epoch[s] < EPOCH_MAX ->
             asking[s] = true; fence(s);                               /* a barge-in */
 #ifdef PURGE_ONLY
             cursor[s] = view[s]
 #endif
         }
 #endif
-     :: atomic { ALIVE(s) && owes[s] ->
+     :: atomic { ALIVE(s) && owes[s] > 0 ->
             if
             :: discard(s)                                             /* the append fails: disk, connection */
 #ifndef NO_TERM_CHECK
@@ -245,12 +248,16 @@ end: do
 #else
             :: head < LOG_MAX ->
 #endif
-               cut_cursor[epoch[s]] = fence_cursor[s]; append(s, cut, epoch[s]); owes[s] = false; fence_cursor[s] = 0;
+               owes[s]--; next = epoch[s] - owes[s];
+               cut_cursor[next] = fence_cursor[s]; append(s, cut, next); next = 0;
+               if :: owes[s] == 0 -> fence_cursor[s] = 0 :: else fi;
 #ifdef STAY_FULL
-               if :: !jammed[s] -> fencing[s] = false :: else fi
+               if :: !jammed[s] && owes[s] == 0 -> fencing[s] = false :: else fi
 #else
 #ifndef STAY_SILENT
-               fencing[s] = false
+               if :: owes[s] == 0 -> fencing[s] = false :: else fi
+#else
+               skip
 #endif
 #endif
             fi

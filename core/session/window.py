@@ -73,7 +73,7 @@ def _turn_tokens(state: SessionState, turn: HistoryTurn) -> int:
 
 def slide(state: SessionState, lane: Lane) -> tuple[e.WindowSlid, ...]:
     """What has to leave before ``lane`` may be told; none when it fits."""
-    if state.config.window_mode == "off" or (lane.tokens <= high_low(state)[0] and not _too_long(state, lane)):
+    if state.config.window_mode == "off" or (lane.tokens <= high_low(state)[0] and not _too_long(state, lane.tokens)):
         return ()
     starts = _unit_starts(lane.turns)
     if len(starts) < 2:
@@ -94,14 +94,17 @@ def slide(state: SessionState, lane: Lane) -> tuple[e.WindowSlid, ...]:
 
 
 def does_not_fit(state: SessionState, lane: Lane) -> bool:
-    """Whether the model cannot hold ``lane``, which cannot be made any shorter. Goes by what is surely there: what was
-    learned of the runtime's own prompts does not count."""
-    return _too_long(state, lane) and not slide(state, lane)
+    """Whether the model cannot hold ``lane``, however much of it leaves. Goes by what is surely there: what was learned of
+    the runtime's own prompts does not count."""
+    if not _too_long(state, lane.tokens):
+        return False
+    slid = slide(state, lane)
+    return not slid or _too_long(state, slid[0].tokens_after)
 
 
-def _too_long(state: SessionState, lane: Lane) -> bool:
+def _too_long(state: SessionState, tokens: int) -> bool:
     limit = state.lane_tokens_max
-    return bool(limit) and lane.tokens - state.window.excess_tokens > limit
+    return bool(limit) and tokens - state.window.excess_tokens > limit
 
 
 def _unit_starts(turns: Sequence[HistoryTurn]) -> list[int]:

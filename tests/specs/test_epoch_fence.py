@@ -17,7 +17,7 @@ def check(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.needs("spin", "gcc")
-@pytest.mark.limit(wall_s=600)
+@pytest.mark.limit(wall_s=900)
 @pytest.mark.parametrize("row", check("list").stdout.splitlines())
 def test_the_model_is_as_expected(row: str) -> None:
     result = check("row", row)

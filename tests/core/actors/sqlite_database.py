@@ -103,10 +103,21 @@ class SqliteDatabase:
     @asynccontextmanager
     async def open(self, policy: FaultPolicy) -> AsyncIterator[FaultyStore]:
         """One server's store. Leaving the block is a crash: what waits is lost and never answered."""
-        manager = open_sql_store(self.url, "normal", group=AT_ONCE)
+        opened, over, closed = trio.Event(), trio.Event(), trio.Event()
+        stores: list[Store] = []
+
+        async def keep_open() -> None:
+            """In a task of its own, whose cancel scopes are nobody else's."""
+            async with open_sql_store(self.url, "normal", group=AT_ONCE) as inner:
+                stores.append(inner)
+                opened.set()
+                await over.wait()
+            closed.set()
+
         async with self.still():
-            inner = await manager.__aenter__()
-        store = FaultyStore(self, inner, policy)
+            trio.lowlevel.spawn_system_task(keep_open)
+            await opened.wait()
+        store = FaultyStore(self, stores[0], policy)
         writer = trio.CancelScope()
         stopped = trio.Event()
 
@@ -123,7 +134,8 @@ class SqliteDatabase:
             with trio.CancelScope(shield=True):
                 await stopped.wait()
                 async with self.still():
-                    await manager.__aexit__(None, None, None)
+                    over.set()
+                    await closed.wait()
 
 
 @attrs.define(eq=False)

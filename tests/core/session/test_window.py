@@ -7,6 +7,7 @@ import pytest
 
 from core.session import commands as c
 from core.session import events as e
+from core.session.config import INPUT_KINDS
 from core.session.history import PREVIOUS_HEADING, previous_text
 from core.session.state import Phase
 from core.session.window import high_low, text_tokens
@@ -106,6 +107,17 @@ def test_a_conversation_that_the_model_cannot_hold_ends_the_session(mode: str) -
     assert world.state.phase is Phase.CLOSED
     assert world.state.close_reason == "lane_full"
     assert result.refusal is None
+
+
+def test_a_turn_that_the_model_cannot_hold_ends_the_session_also_when_others_could_leave() -> None:
+    """Found by the hunt: the older unit left, and an answer was asked for to the newer one, which was too long alone."""
+    world = World(runtime=False)
+    world.do(c.GainRuntime(200, INPUT_KINDS))
+    world.do(c.CreateItem("system", "hello", "{}"))
+    world.do(c.CreateItem("user", "hello", "{}", images=(world.image(1_000), world.image(10))))
+    world.do(c.CreateResponse())
+    assert world.state.close_reason == "lane_full"
+    assert not world.events(e.ResponseStarted)
 
 
 def test_without_a_window_a_long_talk_fills_the_lane() -> None:
