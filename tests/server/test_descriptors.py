@@ -44,6 +44,9 @@ def test_conversations_go_on_and_connections_come_again_when_there_is_room() -> 
                 resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (most, hard))
                 for _ in range(IDLE):
                     idle.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
+                with trio.fail_after(30):
+                    while len(os.listdir(f"/proc/{process.pid}/fd")) < most:
+                        await trio.sleep(0.1)
                 await trio.sleep(HELD_S)
                 assert len(os.listdir(f"/proc/{process.pid}/fd")) == most
                 assert await answered(client) == "completed"
