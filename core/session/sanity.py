@@ -40,8 +40,11 @@ def absurd(state: SessionState, command: c.Command) -> str | None:
     kind = type(command)
     for name, chars_max in _FIELDS[kind]:
         value = getattr(command, name)
-        if value is None or (type(value) is str and len(value) <= chars_max and value.isascii()):
-            continue  # almost all, and every command is looked through: no call for these
+        sort = type(value)  # no call for what almost all are: every command is looked through
+        if sort is str and len(value) <= chars_max and value.isascii():
+            continue
+        if value is None or (sort is int and -INT_MAX <= value <= INT_MAX):
+            continue
         if not _plain(value, chars_max):
             return name
     check = _CHECKS.get(kind)
