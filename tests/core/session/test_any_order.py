@@ -1,6 +1,6 @@
 """Commands, acks, outputs and failures in any order: the world checks every promise after every step.
 
-``HYPOTHESIS_PROFILE``: dev runs 100 programs of at most 50 steps, ci 2,400, soak 32,000. Hypothesis ends some programs early
+``HYPOTHESIS_PROFILE``: dev runs 100 programs of at most 50 steps, ci 2,400, soak 26,000. Hypothesis ends some programs early
 (40 steps are usual), so programs and steps are counted: a hunt that is cut short is no hunt. ci takes at least as many
 steps as 2,000 programs of 50, soak 1,000,000. Both say how far they have come. A program that fails is printed as calls
 of the rules below; pasted into a test, it runs again.
@@ -32,7 +32,7 @@ from core.session.state import Phase
 from tests.core.session.promises import check_replay_from_the_start
 from tests.core.session.world import RATE, World
 
-PROGRAMS = {"dev": 100, "ci": 2_400, "soak": 32_000}
+PROGRAMS = {"dev": 100, "ci": 2_400, "soak": 26_000}
 STEPS = 50
 LEAST = {"dev": (100, 2_000), "ci": (2_000, 100_000), "soak": (20_000, 1_000_000)}
 """Programs, and the steps that they take all together."""
