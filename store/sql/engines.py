@@ -23,6 +23,8 @@ from store.sql.migrations import make_tables
 Durability = Literal["full", "normal"]
 
 READERS_MAX = 4
+SCANS_MAX = 2
+"""Of whole logs at once, beside the other reads: these take long, and nobody else is to wait for them."""
 BUSY_TIMEOUT_MS = 5_000
 """How long a write waits for another process that writes to the same SQLite file, or for a locked row."""
 
@@ -59,7 +61,7 @@ class StoreUrlInvalid(ValueError):
 
 @attrs.frozen
 class Engines:
-    """``write`` has one connection; ``read`` up to READERS_MAX, and one more for checkpoints."""
+    """``write`` has one connection; ``read`` up to READERS_MAX and SCANS_MAX, and one more for checkpoints."""
 
     write: Engine
     read: Engine
@@ -185,4 +187,4 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
 
 def _pool_options(writes: bool) -> dict[str, Any]:
     # hide_parameters: a statement's values are conversation content and must not stand in an error's text.
-    return {"pool_size": 1 if writes else READERS_MAX + 1, "max_overflow": 0, "hide_parameters": True}
+    return {"pool_size": 1 if writes else READERS_MAX + SCANS_MAX + 1, "max_overflow": 0, "hide_parameters": True}

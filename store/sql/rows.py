@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
-from sqlalchemy import Connection, Dialect, Table
+from sqlalchemy import Connection, Dialect, LargeBinary, Table
 from sqlalchemy.exc import DBAPIError
 
 Rows = Sequence[tuple[Any, ...]]
@@ -37,7 +37,9 @@ def inserter(table: Table, dialect: Dialect, ending: str = "") -> WriteRows:
         sizes = [1 << power for power in reversed(range(ROWS_MAX.bit_length()))]
         statements = [(size, begin + ", ".join([row] * size) + ending) for size in sizes]
         return lambda connection, rows: _insert_many(connection, rows, statements)
-    statement = f"{begin}({', '.join(['%s'] * len(table.columns))}){ending}"
+    # psycopg would write bytes as hexadecimal text unless it is told not to.
+    values = ["%b" if isinstance(column.type, LargeBinary) else "%s" for column in table.columns]
+    statement = f"{begin}({', '.join(values)}){ending}"
     return lambda connection, rows: _insert_each(connection, rows, statement)
 
 

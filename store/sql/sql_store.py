@@ -34,7 +34,7 @@ from store.queued import QueuedStore
 from store.queueing import DEFAULT_LIMITS, Item, Outcome, QueueLimits
 from store.sql import keeping, owners, pages, reading
 from store.sql.checkpoint import Checkpointer
-from store.sql.engines import READERS_MAX, Durability, Engines, failure, make_engines
+from store.sql.engines import READERS_MAX, SCANS_MAX, Durability, Engines, failure, make_engines
 from store.sql.file import StoreFile
 from store.sql.listener import TermListener
 from store.sql.stalls import StallGuard
@@ -58,6 +58,7 @@ class SqlStore(QueuedStore):
         """What the store is open for: cancelled when it can write nothing any more."""
         self._engines = engines
         self._readers = trio.CapacityLimiter(READERS_MAX)
+        self._scanners = trio.CapacityLimiter(SCANS_MAX)
         self._loop = trio.lowlevel.current_trio_token()
         is_sqlite = engines.write.dialect.name == "sqlite"
         self._file = StoreFile(Path(str(engines.write.url.database))) if is_sqlite else None
@@ -82,8 +83,9 @@ class SqlStore(QueuedStore):
         return await self._read(partial(reading.read_batches, session=_known(session), after=after, limit=limit))
 
     async def scan(self, session: str, after: int, upto: int, take: TakeRecords) -> None:
-        """See Store.scan. In one of the readers' threads."""
-        await self._read(partial(pages.scan, session=_known(session), after=after, upto=upto, take=take))
+        """See Store.scan. In a thread; others wait for their turn."""
+        query = partial(pages.scan, session=_known(session), after=after, upto=upto, take=take)
+        await self._read(query, self._scanners)
 
     async def picked(self, session: str, kinds: Sequence[type[Event]]) -> Sequence[Record]:
         """See Store.picked. Raises StoreFailed, LogUnreadable."""
@@ -236,8 +238,8 @@ class SqlStore(QueuedStore):
             self._guard.close()
         self._engines.dispose()
 
-    async def _read(self, query: Callable[[Connection], T]) -> T:
-        return await trio.to_thread.run_sync(self._read_in_thread, query, limiter=self._readers)
+    async def _read(self, query: Callable[[Connection], T], limiter: trio.CapacityLimiter | None = None) -> T:
+        return await trio.to_thread.run_sync(self._read_in_thread, query, limiter=limiter or self._readers)
 
     def _read_in_thread(self, query: Callable[[Connection], T]) -> T:
         try:

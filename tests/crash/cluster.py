@@ -45,8 +45,9 @@ QUESTION = (9_000 * np.sin(2 * np.pi * 220 * np.arange(4_800) / 24_000)).astype(
 
 MODEL = {"unit_ms": "100", "rtf": "0.6", "long_units": "25", "first_audio_ms": "30"}
 INCOMPLETE = "incomplete"
-PATIENT = "[session]\ndisconnect_grace_ms = 300_000\n"
-"""A machine that runs many tests at once may need half a minute to start a server again."""
+PATIENT = "[session]\ndisconnect_grace_ms = 300_000\nreplay_window_ms = 300_000\n"
+"""A machine that runs many tests at once may need half a minute to start a server again, which is then killed before a client
+had its turn: after the usual minute without a word that client would have to begin anew."""
 
 
 @attrs.define(eq=False)

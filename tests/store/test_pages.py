@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import trio
+import trio.testing
 
 from core.session.events import InputTranscript, Record
-from store.sql import pages
+from store.sql import engines, pages
 from store.sql.engines import make_engines
 from store.sql.sql_store import open_sql_store
 from tests.store.backends import empty_database, in_real_time, names, new_session
@@ -38,3 +40,22 @@ async def test_no_transaction_stands_open_while_a_page_is_folded(backend: str, t
 
     await trio.to_thread.run_sync(scan)
     assert tuple(taken) == batch.records
+
+
+@pytest.mark.parametrize("backend", [name for name in names() if name != "memory"])
+@in_real_time
+async def test_long_logs_keep_no_other_read_waiting(backend: str, tmp_path: Path) -> None:
+    """A server that takes over many sessions must go on saying that it lives."""
+    going_on = threading.Event()
+
+    def take(records: object) -> None:
+        assert going_on.wait(20)
+
+    async with open_sql_store(empty_database(backend, tmp_path)) as store, trio.open_nursery() as nursery:
+        await new_session(store)
+        for _ in range(2 * engines.READERS_MAX):
+            nursery.start_soon(store.scan, "sess_1", 0, 2, take)
+        await trio.testing.wait_all_tasks_blocked()
+        assert [row.session for row in (await store.survey("server-a", 10_000)).owned] == ["sess_1"]
+        assert not going_on.is_set()
+        going_on.set()

@@ -103,7 +103,7 @@ async def test_whoever_waits_too_long_for_a_connection_is_told(path: Path, monke
             with pytest.raises(StoreFailed, match="no connection"):
                 await ask()
         held.close()
-        readers = [store._engines.read.connect() for _ in range(engines.READERS_MAX + 1)]
+        readers = [store._engines.read.connect() for _ in range(engines.READERS_MAX + engines.SCANS_MAX + 1)]
         with pytest.raises(StoreFailed, match="no connection"):
             await store.session("sess_1")
         for reader in readers:
