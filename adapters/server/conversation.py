@@ -346,7 +346,11 @@ class Conversation:
             except Problem as problem:
                 self._answer(problem)
                 incoming = None
-            except (ConnectionClosed, SessionGone):
+            except SessionGone:
+                with trio.move_on_after(CLOSE_WAIT_S):
+                    await attachment.closed.wait()  # its last words are on their way
+                return
+            except ConnectionClosed:
                 return
 
     async def _next_event(self, session: Session, attachment: Attachment) -> Incoming | None:
@@ -425,7 +429,7 @@ class Conversation:
             return
         async with self.service.big_bodies:
             session.post(ask.command, ask.bodies)
-            await self._until_written(session, 0)
+            await self._until_written(session, size_bytes - 1)  # then it cannot be among what waits
 
     async def _until_written(self, session: Session, but_for_bytes: int) -> None:
         assert self.attachment is not None

@@ -193,3 +193,13 @@ async def test_no_path_without_an_id() -> None:
     async with open_test_server() as server:
         assert (await server.get("/ws/duplex/"))[0] == 404
         assert (await server.get(PATH))[0] == 426
+
+
+async def test_what_is_sent_behind_a_stop_takes_nothing_from_its_answer() -> None:
+    async with open_test_server() as server, server.connect(PATH) as client:
+        await client.send("prepare")
+        await client.send("stop")
+        for _ in range(3):
+            await client.send("prepare")
+        assert (await client.closed())[0] == 1000
+        assert client.types()[-1] == "stopped"
