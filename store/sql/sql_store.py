@@ -62,7 +62,7 @@ class SqlStore(QueuedStore):
         self._loop = trio.lowlevel.current_trio_token()
         is_sqlite = engines.write.dialect.name == "sqlite"
         self._file = StoreFile(Path(str(engines.write.url.database))) if is_sqlite else None
-        self._guard = None if is_sqlite else StallGuard()
+        self._guard = None if is_sqlite else StallGuard(engines.read.dialect.loaded_dbapi.Error)
         if self._guard is not None:
             self._guard.watch(engines.read)
         self._database = Database(

@@ -14,7 +14,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from sqlalchemy import Connection, Engine, event
@@ -27,9 +27,10 @@ logger = logging.getLogger(__name__)
 
 
 class StallGuard:
-    """The thread, and what waits for an answer now."""
+    """The thread, and what waits for an answer now. ``driver_error``: what the driver raises over a connection that broke."""
 
-    def __init__(self) -> None:
+    def __init__(self, driver_error: type[Exception]) -> None:
+        self._driver_error = driver_error
         self._lock = threading.Lock()
         self._waiting: dict[int, tuple[Any, float]] = {}
         """A driver's connection by its id, and since when. Guarded by _lock. Invariant: those in here are open."""
@@ -86,7 +87,8 @@ class StallGuard:
                 for driver in [driver for driver, since in self._waiting.values() if since < late]:
                     del self._waiting[id(driver)]
                     logger.warning("the database has not answered for %g s: its connection is given up", LIMIT_S)
-                    _hang_up(driver)
+                    with suppress(OSError, self._driver_error):  # it has just broken by itself
+                        _hang_up(driver)
 
 
 def _hang_up(driver: Any) -> None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import pytest
@@ -81,6 +82,44 @@ async def test_a_store_closes_though_its_database_stands_still(postgres: Any) ->
             await trio.to_thread.run_sync(store.close)
     await trio.testing.wait_all_tasks_blocked()
     assert [type(answer) for answer in answers] == [StoreFailed]
+
+
+class Driver:
+    """Of a driver's connection, what the guard asks."""
+
+    closed = False
+
+    def __init__(self, wire: socket.socket | None) -> None:
+        self.wire = wire
+
+    def fileno(self) -> int:
+        assert self.wire is not None
+        return self.wire.fileno()
+
+
+class DriverError(Exception):
+    """As a driver has one."""
+
+
+class BrokenDriver(Driver):
+    def fileno(self) -> int:
+        raise DriverError("the connection is closed")
+
+
+def test_a_connection_that_breaks_at_that_very_moment_does_not_end_the_guard(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stalls, "LIMIT_S", 0.0)
+    monkeypatch.setattr(stalls, "LOOK_EVERY_S", 0.01)
+    guard = stalls.StallGuard(DriverError)
+    ours, theirs = socket.socketpair()
+    theirs.settimeout(30)
+    with socket.socket() as never_connected, ours, theirs, ExitStack() as waits:
+        for driver in (Driver(never_connected), BrokenDriver(None), Driver(ours)):
+            waits.enter_context(guard.over(driver))
+        guard.start()
+        try:
+            assert theirs.recv(1) == b"", "the last one was hung up on"
+        finally:
+            guard.close()
 
 
 async def _note(store: Any, batch: Any, answers: list[object]) -> None:
