@@ -64,7 +64,8 @@ def list_sessions(store_url: str, limit: int, as_json: bool) -> None:
     listed = run(_listed, store_url, limit)
     if as_json:
         for one in listed:
-            click.echo(json.dumps({**attrs.asdict(one.row), "ended": one.ended, "words": one.words}))
+            row = attrs.asdict(one.row, filter=attrs.filters.exclude("chain"))
+            click.echo(json.dumps({**row, "ended": one.ended, "words": one.words}))
         return
     if not listed:
         click.echo("No sessions yet. Start a server (duologue serve) and talk to it.")
