@@ -29,7 +29,7 @@ import pybase64
 from adapters.wire.schema import names
 
 RATE = 16_000
-EVERY_S = 0.2
+EVERY_MS = 200
 """An append each, and a delta of the scripted model each: five of both a second."""
 OPENING_AT_ONCE = 8
 OPEN_WAIT_S = 30.0
@@ -63,10 +63,13 @@ def event(**fields: object) -> bytes:
     return frame(json.dumps(fields).encode())
 
 
-CHUNK = pybase64.b64encode_as_string(bytes(int(RATE * EVERY_S) * 2))
 SESSION = {"turn_detection": None}
-APPEND = event(type=names.AUDIO_APPEND, audio=CHUNK)
 CONFIGURE = event(type=names.SESSION_UPDATE, session=SESSION)
+
+
+def append(every_ms: int) -> bytes:
+    """So much silence."""
+    return event(type=names.AUDIO_APPEND, audio=pybase64.b64encode_as_string(bytes(RATE * every_ms // 1_000 * 2)))
 
 
 def question(units: int) -> bytes:
@@ -152,17 +155,24 @@ def _end(got: bytearray, at: int) -> tuple[int, int] | None:
 
 @attrs.define(eq=False)
 class Traffic:
-    """All of them, and the one loop."""
+    """All of them, and the one loop. ``every_ms``: from one append of a session to its next, and the model's unit."""
 
     url: str
     wanted: int
     units: int
+    every_ms: int = EVERY_MS
+    append: bytes = attrs.field(default=attrs.Factory(lambda self: append(self.every_ms), True))
     selector: selectors.BaseSelector = attrs.field(factory=selectors.DefaultSelector)
     voices: list[Voice] = attrs.field(factory=list)
     turns: deque[tuple[float, Voice]] = attrs.field(factory=deque)
     """Who appends next, and when: all keep the same pace, so the order stays."""
     report: Report = attrs.field(factory=Report)
     why: str = ""
+
+    @property
+    def every_s(self) -> float:
+        """As ``every_ms``."""
+        return self.every_ms / 1_000
 
     def open(self) -> None:
         """Connect and configure, until all talk or were refused, or it takes too long."""
@@ -201,7 +211,7 @@ class Traffic:
         """The first appends and questions, spread over one beat."""
         began = time.perf_counter()
         talking = [voice for voice in self.voices if voice.talks and not voice.closed]
-        self.turns.extend((began + number * EVERY_S / len(talking), voice) for number, voice in enumerate(talking))
+        self.turns.extend((began + number * self.every_s / len(talking), voice) for number, voice in enumerate(talking))
 
     def _append_who_is_due(self) -> float:
         """How long until the next is."""
@@ -213,7 +223,7 @@ class Traffic:
             self.turns.popleft()
             if voice.closed:
                 continue
-            self.turns.append((due_at + EVERY_S, voice))
+            self.turns.append((due_at + self.every_s, voice))
             self.report.lag_ms.append((now - due_at) * 1_000)
             if len(voice.unsent) > UNSENT_BYTES_MAX:
                 self.report.held_back += 1
@@ -221,7 +231,7 @@ class Traffic:
             if not voice.asked_at:
                 voice.asked_at = now
                 self._guarded(voice, question(self.units))
-            self._guarded(voice, APPEND)
+            self._guarded(voice, self.append)
             self.report.appends += 1
         return 1.0
 
@@ -302,7 +312,7 @@ class Traffic:
         elif opcode == PING:
             self._guarded(voice, frame(bytes(payload), PONG))
         elif (start := bytes(payload[:64])).startswith(_DELTA):
-            offset_s = now - voice.paced * EVERY_S
+            offset_s = now - voice.paced * self.every_s
             voice.paced += 1
             voice.offsets_s.append(offset_s)
             voice.best_s = min(voice.best_s, offset_s)
@@ -325,6 +335,6 @@ def _say(answer: dict[str, object]) -> None:
 
 
 if __name__ == "__main__":
-    traffic = Traffic(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]))
+    traffic = Traffic(sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
     traffic.open()
     traffic.run()

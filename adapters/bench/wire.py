@@ -23,7 +23,7 @@ from trio_websocket import ConnectionClosed, WebSocketConnection, open_websocket
 
 from adapters.bench.environment import descendants
 from adapters.bench.own_server import ServerProcess
-from adapters.bench.traffic import SESSION, Report
+from adapters.bench.traffic import EVERY_MS, SESSION, Report
 from adapters.wire.schema import names
 
 CUT_WAIT_S = 30.0
@@ -110,11 +110,12 @@ class BargeIns:
     why: str = ""
 
 
-async def barge_ins(url: str, sessions: int, rounds: int) -> BargeIns:
-    """One session is cut again and again; the others, ``sessions - 1``, hear long answers and send sound meanwhile."""
+async def barge_ins(url: str, sessions: int, rounds: int, every_ms: int = EVERY_MS) -> BargeIns:
+    """One session is cut again and again; the others, ``sessions - 1``, hear long answers and send sound meanwhile, an append
+    and a delta every ``every_ms``: the server's model must keep that pace."""
     latencies: list[float] = []
     stale = 0
-    async with traffic(url, sessions - 1) as others:
+    async with traffic(url, sessions - 1, every_ms) as others:
         why = others.why
         try:
             async with open_websocket_url(f"{url}?{QUERY}", max_message_size=2**24) as socket:
@@ -175,9 +176,10 @@ class Traffic:
 
 
 @asynccontextmanager
-async def traffic(url: str, sessions: int) -> AsyncIterator[Traffic]:
+async def traffic(url: str, sessions: int, every_ms: int = EVERY_MS) -> AsyncIterator[Traffic]:
     """So many sessions, or as many as could be opened, that talk and are answered."""
-    command = [sys.executable, "-m", "adapters.bench.traffic", f"{url}?{QUERY}", str(sessions), str(UNITS)]
+    numbers = map(str, (sessions, UNITS, every_ms))
+    command = [sys.executable, "-m", "adapters.bench.traffic", f"{url}?{QUERY}", *numbers]
     process = await trio.lowlevel.open_process(command, stdin=PIPE, stdout=PIPE)
     try:
         made = Traffic(process)

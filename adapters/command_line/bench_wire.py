@@ -11,6 +11,7 @@ from adapters.bench.echo_server import echo_server, round_trips
 from adapters.bench.environment import describe
 from adapters.bench.figures import percentile, print_table, row
 from adapters.bench.own_server import own_server
+from adapters.bench.traffic import EVERY_MS
 from adapters.bench.wire import BargeIns, Load, barge_ins, real_time
 from adapters.command_line.reading import run
 
@@ -30,6 +31,14 @@ LEGEND = (
 
 @click.command(short_help="Barge-in among many sessions; sessions for each core.")
 @click.option("--sessions", default="1,64,256", show_default=True, help="How many talk at once, one after the other.")
+@click.option(
+    "--every",
+    "every_ms",
+    default=EVERY_MS,
+    show_default=True,
+    type=click.IntRange(20, 1_000),
+    help="ms from one append and one delta of those sessions to the next; 1000 is MiniCPM-o's unit.",
+)
 @click.option("--rounds", default=200, show_default=True, type=click.IntRange(1), help="Cuts for each of these.")
 @click.option(
     "--load",
@@ -38,14 +47,15 @@ LEGEND = (
     help="Sessions of the real-time runs, until one is far too late; the last good one counts.",
 )
 @click.option("--seconds", default=20.0, show_default=True, type=click.FloatRange(1), help="Length of each of them.")
-def wire(sessions: str, rounds: int, load: str, seconds: float) -> None:
+def wire(sessions: str, every_ms: int, rounds: int, load: str, seconds: float) -> None:
     """Barge-in among many sessions, beside a bare echo and a bare sync of the disk; then sessions for each core in real time.
 
-    Durable SQLite, the scripted model in its worker, five appends and five deltas a second in each session. The load runs on
+    Durable SQLite, the scripted model in its worker, five appends and five deltas a second in each session (--every: of those
+    beside which one is cut). An empty list leaves a part out. The load runs on
     the same machine: with few cores, leave it nothing else to do. "starved" says how much the server waited for a processor;
     "us/event", the server's own processor time for each append and each delta, depends on the others least.
     """
-    run(_wire, counts(sessions), rounds, counts(load), seconds)
+    run(_wire, counts(sessions), every_ms, rounds, counts(load), seconds)
 
 
 def counts(text: str) -> list[int]:
@@ -59,20 +69,21 @@ def counts(text: str) -> list[int]:
     return counts
 
 
-async def _wire(sessions: list[int], rounds: int, load: list[int], seconds: float) -> None:
+async def _wire(sessions: list[int], every_ms: int, rounds: int, load: list[int], seconds: float) -> None:
     console = Console()
     console.print(describe(0))
     most = max([*sessions, *load], default=1) + 8
-    options = {"rtf": "1", "unit_ms": "200", "first_audio_ms": "0", "sessions_max": str(most)}
+    options = {"rtf": "1", "unit_ms": str(EVERY_MS), "first_audio_ms": "0", "sessions_max": str(most)}
     rows, stale = await floor_rows(max(200, rounds)), 0
     notes = []
     for count in sessions:
-        result = await _cut_among(options, most, count, rounds)
+        result = await _cut_among(options | {"unit_ms": str(every_ms)}, most, count, rounds, every_ms)
         rows.append(row(f"barge-in sent -> cancelled received, {count} sessions", result.latencies_ms, 2))
         stale += result.stale
         if result.why:
             notes.append(f"{count} sessions: {result.why}")
-    print_table(console, "barge-in on the wire, ms", rows)
+    title = f"barge-in on the wire, ms; the other sessions append and hear {1_000 / every_ms:g} times a second"
+    print_table(console, title, rows)
     console.print("\n".join([*notes, f"stale audio after the cancelled end: {stale} deltas"]))
     if load:
         await _real_time(console, options, most, load, seconds)
@@ -91,9 +102,9 @@ async def floor_rows(count: int) -> list[tuple[str, ...]]:
     ]
 
 
-async def _cut_among(options: dict[str, str], most: int, count: int, rounds: int) -> BargeIns:
+async def _cut_among(options: dict[str, str], most: int, count: int, rounds: int, every_ms: int) -> BargeIns:
     async with own_server("scripted", options, ("--max-sessions", str(most))) as server:
-        return await barge_ins(server.url, count, rounds)
+        return await barge_ins(server.url, count, rounds, every_ms)
 
 
 async def _real_time(console: Console, options: dict[str, str], most: int, load: list[int], seconds: float) -> None:

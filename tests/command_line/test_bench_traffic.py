@@ -13,7 +13,7 @@ from wsproto.events import BytesMessage, Ping, TextMessage
 
 from adapters.bench.own_server import own_server
 from adapters.bench.traffic import PING, TEXT, Voice, frame
-from adapters.bench.wire import barge_ins, real_time
+from adapters.bench.wire import barge_ins, real_time, traffic
 
 SIZES = (0, 1, 125, 126, 127, 65_535, 65_536, 70_000)
 
@@ -64,6 +64,19 @@ async def test_a_small_load_is_carried_and_cut() -> None:
     assert len(load.report.lateness_ms) == load.report.deltas
     assert load.event_us > 0
     assert load.commits > 0
+
+
+@pytest.mark.realtime
+async def test_a_session_may_talk_at_a_slower_pace() -> None:
+    options = {"rtf": "1", "unit_ms": "500", "first_audio_ms": "0", "sessions_max": "8"}
+    async with own_server("scripted", options, ("--max-sessions", "8")) as server:
+        async with traffic(server.url, 2, every_ms=500) as slow:
+            await slow.reset()
+            await trio.sleep(2.0)
+            report = await slow.report()
+        assert 2 <= report.appends <= 16  # 8 on a machine that keeps up; at the usual pace 20
+        cuts = await barge_ins(server.url, sessions=2, rounds=1, every_ms=500)
+    assert (cuts.talking, len(cuts.latencies_ms), cuts.why) == (1, 1, "")
 
 
 @pytest.mark.realtime
