@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 SILENT_S = 120.0
 """A lane that owes an answer and says nothing for so long, neither a word nor its end, is taken to have lost it."""
 
+SILENT_LOOKS = 12
+"""Its silence is counted in looks, not in seconds: a process that was held up itself (stopped, or paused with its machine)
+passes one of them, and not all, before it has read what the lane said meanwhile."""
+
 
 @attrs.define
 class Playout:
@@ -36,8 +40,10 @@ class Playout:
     pacer: Pacer
     output_lost: bool = False
     """Output did not fit somewhere; the answer that it was part of fails at the next turn."""
-    moved_ns: int = 0
-    """When the lane last said something, or was told that it may."""
+    looked_ns: int = 0
+    """When the lane last said something, or was told that it may, or was looked at and was silent still."""
+    silent_looks: int = 0
+    """How often in a row it was silent still."""
 
     def configure(self, config: SessionConfig) -> None:
         """The leads have changed, perhaps."""
@@ -49,7 +55,7 @@ class Playout:
         for record in records:
             match record.event:
                 case e.ResponseStarted():
-                    self.moved_ns = record.at_ns
+                    self._moved(record.at_ns)
                 case e.EpochBump():
                     self.pacer.drop()
                 case e.PlaybackAck(truncate=True):
@@ -63,7 +69,7 @@ class Playout:
         if active is None or message.epoch != session.state.epoch or message.response_id != active.response_id:
             session.step(*command_from(message))
             return
-        self.moved_ns = session.now_ns()
+        self._moved(session.now_ns())
         if isinstance(message, Produced) and message.kind == "listen" and active.text:
             session.step(*command_from(message))  # the model gives way: what is held is not waited for
             return
@@ -75,18 +81,31 @@ class Playout:
 
     def due_ns(self) -> int | None:
         """When there is something to do here, on the log's clock; None: nobody knows yet."""
-        return self._head_due_ns() if self.pacer.queue else self._given_up_ns()
+        return self._head_due_ns() if self.pacer.queue else self._next_look_ns()
 
     def _head_due_ns(self) -> int | None:
         session = self.session
         return self.pacer.due_ns(self._undelivered_ms(), session.outbox.played_out_ns, session.now_ns())
 
-    def _given_up_ns(self) -> int | None:
-        """When an answer of which nothing more comes fails; None: the lane owes none. Whatever the model's fault is, it must
+    def _next_look_ns(self) -> int | None:
+        """When a lane of which nothing comes is looked at; None: it owes no answer. Whatever the model's fault is, it must
         not become an answer without end."""
         state = self.session.state
         owed = state.active is not None and state.runtime_up and not self.pacer.queue and not self.pacer.paused
-        return self.moved_ns + round(SILENT_S * 1e9) if owed else None
+        return self.looked_ns + round(SILENT_S * 1e9) // SILENT_LOOKS if owed else None
+
+    def _moved(self, at_ns: int) -> None:
+        self.looked_ns, self.silent_looks = at_ns, 0
+
+    def _look(self) -> None:
+        session, due_ns = self.session, self._next_look_ns()
+        if due_ns is None or due_ns > session.now_ns():
+            return
+        self.looked_ns = session.now_ns()
+        self.silent_looks += 1
+        if self.silent_looks == SILENT_LOOKS:
+            self.silent_looks = 0
+            session.step(c.FailOutput("model_silent"))
 
     def release(self) -> None:
         """Let what is due become events, and tell the lane when it is too far ahead, or no more."""
@@ -98,7 +117,7 @@ class Playout:
             session.step(*command_from(self.pacer.take()))
         word = self.pacer.lane_word(self._undelivered_ms())
         if word is not None:
-            self.moved_ns = session.now_ns()
+            self._moved(session.now_ns())
             session.tell_runtime(word(session.session_id, session.state.epoch))
 
     def _undelivered_ms(self) -> int:
@@ -114,10 +133,7 @@ class Playout:
         if self.output_lost:
             self.output_lost = False
             session.step(c.FailOutput("mailbox_overflow"))
-        given_up_ns = self._given_up_ns()
-        if given_up_ns is not None and given_up_ns <= session.now_ns():
-            self.moved_ns = session.now_ns()
-            session.step(c.FailOutput("model_silent"))
+        self._look()
         if not outbox.overfull or outbox.fence > outbox.durable:
             return
         if session.step(c.FailOutput("output_backpressure")) or not outbox.overfull:

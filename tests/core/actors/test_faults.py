@@ -7,8 +7,10 @@ from collections.abc import Callable
 import attrs
 import pytest
 import trio
+import trio.testing
 
 from core.actors.line import OWED_ITEMS_MAX
+from core.actors.playout import SILENT_S
 from core.ports import runtime as rt
 from core.ports.described import described
 from core.session import commands as c
@@ -52,6 +54,19 @@ async def test_a_model_that_falls_silent_in_mid_answer_fails_that_answer_and_ans
         assert story.session.state.responses[ended.response_id].produced_ms == unit * 200
         story.ask()
         await story.answering()
+
+
+@pytest.mark.limit(virtual_s=1_000)
+async def test_a_server_that_was_stopped_itself_calls_no_model_silent() -> None:
+    """Two minutes in which nobody here ran: what the model said meanwhile is only read afterwards."""
+    async with open_story(answer_units=20) as story:
+        story.ask()
+        await story.answering()
+        clock = trio.lowlevel.current_clock()
+        assert isinstance(clock, trio.testing.MockClock)
+        clock.jump(SILENT_S + 10)
+        await story.until(lambda: story.events(e.ResponseEnded))
+        assert [ended.status for ended in story.events(e.ResponseEnded)] == ["completed"]
 
 
 @pytest.mark.limit(virtual_s=1_000)
