@@ -3,11 +3,14 @@ the log folds. Bodies go first; what an import that was broken off has left behi
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import wave
 import zipfile
-from collections.abc import Sequence
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +39,21 @@ from store.codec import RecordInvalid
 
 GROUP_BYTES = 4 * 1024 * 1024
 
+DAMAGE = (
+    zipfile.BadZipFile,
+    zipfile.LargeZipFile,
+    zlib.error,
+    wave.Error,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
+"""What the library raises for bytes that are none of a zip file, or of a sound: it depends on which byte it is. RuntimeError:
+the bit that says that a file is encrypted, or a chunk longer than its sound; ValueError: a place before the file."""
+
+METHODS = frozenset({zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED})
+
 
 @attrs.frozen
 class Imported:
@@ -47,16 +65,13 @@ class Imported:
 
 async def import_session(store: Keeper, path: Path, progress: Progress = silent) -> Imported:
     """Bring the archive at ``path`` in. Raises ArchiveInvalid, SessionExists, StoreError, OSError."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            manifest = _read_manifest(archive)
-            batches = _read_batches(archive, manifest)
-            replay = _fold(batches, manifest, progress)
-            if await _is_there(store, manifest.session):
-                raise SessionExists(manifest.session)
-            await _put_bodies(store, archive, manifest, progress)
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, EOFError, wave.Error, NotImplementedError) as fault:
-        raise ArchiveInvalid(f"the archive cannot be read: {fault}") from fault
+    with _opened(path) as archive:
+        manifest = _read_manifest(archive)
+        batches = _read_batches(archive, manifest)
+        replay = _fold(batches, manifest, progress)
+        if await _is_there(store, manifest.session):
+            raise SessionExists(manifest.session)
+        await _put_bodies(store, archive, manifest, progress)
     try:
         await store.put_log(batches)
     except RecordInvalid as fault:
@@ -72,6 +87,24 @@ async def _is_there(store: Keeper, session: str) -> bool:
     return True
 
 
+@contextmanager
+def _reading(what: str) -> Iterator[None]:
+    """Only the library's reading goes in here: a ValueError of the store's, say, is no damage of the archive."""
+    try:
+        yield
+    except DAMAGE as fault:
+        raise ArchiveInvalid(f"{what} cannot be read: {str(fault) or type(fault).__name__}") from fault
+    except OSError as fault:
+        if fault.errno == errno.EINVAL:  # the archive says that something lies where no file can have it
+            raise ArchiveInvalid(f"{what} cannot be read: {fault.strerror}") from fault
+        raise
+
+
+def _opened(path: Path) -> zipfile.ZipFile:
+    with _reading("the archive"):
+        return zipfile.ZipFile(path)
+
+
 def _content(archive: zipfile.ZipFile, name: str, bytes_max: int) -> bytes:
     try:
         info = archive.getinfo(name)
@@ -79,7 +112,10 @@ def _content(archive: zipfile.ZipFile, name: str, bytes_max: int) -> bytes:
         raise ArchiveInvalid(f"the archive has no {name}") from None
     if info.file_size > bytes_max:
         raise ArchiveInvalid(f"{name} is larger than {bytes_max} bytes")
-    return archive.read(info)
+    if info.compress_type not in METHODS:
+        raise ArchiveInvalid(f"{name} is compressed in a way that is not ours")
+    with _reading(name):
+        return archive.read(info)
 
 
 def _read_manifest(archive: zipfile.ZipFile) -> Manifest:
@@ -90,7 +126,7 @@ def _read_manifest(archive: zipfile.ZipFile) -> Manifest:
         if problem:
             raise ArchiveInvalid(problem)
         return msgspec.convert(raw, Manifest)
-    except (ValueError, msgspec.ValidationError) as fault:
+    except (ValueError, RecursionError, msgspec.ValidationError) as fault:
         raise ArchiveInvalid(f"the manifest cannot be read: {fault}") from fault
 
 
@@ -117,7 +153,9 @@ def _fold(batches: Sequence[StoredBatch], manifest: Manifest, progress: Progress
 async def _put_bodies(store: Keeper, archive: zipfile.ZipFile, manifest: Manifest, progress: Progress) -> None:
     group: list[Body] = []
     for done, entry in enumerate(manifest.bodies, start=1):
-        data = from_file(entry.file, _content(archive, entry.file, BODY_BYTES_MAX))
+        content = _content(archive, entry.file, BODY_BYTES_MAX)
+        with _reading(entry.file):
+            data = from_file(entry.file, content)
         if len(data) != entry.size_bytes or body_digest(data) != entry.digest:
             raise ArchiveInvalid(f"{entry.file} is not the body that the manifest names: the archive is damaged")
         group.append(Body(entry.digest, data))

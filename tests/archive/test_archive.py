@@ -6,6 +6,7 @@ import json
 import sqlite3
 import wave
 import zipfile
+from collections.abc import Iterator
 from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args, get_origin, get_type_hints
@@ -95,6 +96,25 @@ async def test_an_archive_is_read_by_people(recording: Recording, tmp_path: Path
             assert (sound.getframerate(), sound.getnchannels(), sound.getsampwidth()) == (24_000, 1, 2)
 
 
+def spoiled(archive: bytes) -> Iterator[bytes]:
+    """The archive with one thing wrong in it, below what its files say: the library has another error for each."""
+    compressed = archive.index(EVENTS.encode()) + len(EVENTS) + 10
+    directory = archive.index(b"PK\x01\x02")
+    end = archive.rindex(b"PK\x05\x06")
+    encrypted, method, offset = directory + 8, directory + 10, end + 16
+    for place, value in (
+        (compressed, archive[compressed] ^ 0xFF),
+        (encrypted, archive[encrypted] | 1),
+        (method, zipfile.ZIP_BZIP2),
+        (method, zipfile.ZIP_LZMA),
+        (method, 99),
+        (offset + 3, 0x7F),
+    ):
+        yield archive[:place] + bytes([value]) + archive[place + 1 :]
+    yield archive[: len(archive) // 2]
+    yield b""
+
+
 @in_real_time
 async def test_a_damaged_archive_is_refused_and_nothing_of_it_is_kept(recording: Recording, tmp_path: Path) -> None:
     good = tmp_path / "talk.zip"
@@ -111,9 +131,11 @@ async def test_a_damaged_archive_is_refused_and_nothing_of_it_is_kept(recording:
         {EVENTS: None},
         {MANIFEST: None},
         {MANIFEST: b"[]"},
+        {MANIFEST: b"[" * 100_000},
         {MANIFEST: newer},
         {sound: files[sound][:-2] + b"zz"},
         {sound: b"no sound"},
+        {sound: files[sound][:16] + b"\xff" + files[sound][17:]},
         {sound: None},
     ]
     async with open_memory_store() as there:
@@ -127,6 +149,11 @@ async def test_a_damaged_archive_is_refused_and_nothing_of_it_is_kept(recording:
                 await import_session(there, bad)
             with pytest.raises(SessionUnknown):
                 await there.session(session)
+        for number, bytes_ in enumerate(spoiled(good.read_bytes())):
+            bad = tmp_path / f"spoiled-{number}.zip"
+            bad.write_bytes(bytes_)
+            with pytest.raises(ArchiveInvalid):
+                await import_session(there, bad)
         (tmp_path / "no.zip").write_bytes(b"no zip")
         with pytest.raises(ArchiveInvalid):
             await import_session(there, tmp_path / "no.zip")
