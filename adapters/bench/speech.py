@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -21,7 +22,8 @@ CHUNK_MS = 20
 
 @attrs.frozen
 class SpokenTurn:
-    """One question and its answer. Times in ms after the end of the question's speech."""
+    """One question and its answer. Times in ms after the end of the question's speech. ``came_ns``: when the first audio was
+    here, by this machine's clock, which is the server's, too."""
 
     name: str
     session: str
@@ -30,6 +32,7 @@ class SpokenTurn:
     answer_ms: int
     transcript: str
     answer: str
+    came_ns: int
     stages: dict[str, float] = attrs.field(factory=dict)
 
 
@@ -64,6 +67,7 @@ async def _ask(url: str, path: Path) -> SpokenTurn | str:
             await talk.run()
         except NoAnswer as error:
             return str(error)
+        came_ns = time.time_ns() - (talk.now_ms - talk.record.answers[0].first_audio_ms) * NS_PER_MS
         summary = talk.record.summary()
         session = client.session_id or ""
     first = summary["answers"][0]
@@ -75,6 +79,7 @@ async def _ask(url: str, path: Path) -> SpokenTurn | str:
         first["received_ms"],
         summary["turns"][0]["transcript"] or "",
         first["transcript"],
+        came_ns,
     )
 
 
@@ -87,6 +92,7 @@ async def break_down(store: Store, turn: SpokenTurn) -> SpokenTurn:
     start = stamps.pop("last_speech", None)
     if start is None:
         return turn
+    stamps["sent, and at the client"] = turn.came_ns
     return attrs.evolve(turn, stages={name: (at - start) / NS_PER_MS for name, at in stamps.items()})
 
 

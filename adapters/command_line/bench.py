@@ -28,6 +28,7 @@ STAGES = (
     "clause",
     "audio",
     "first output in the log",
+    "sent, and at the client",
 )
 
 
