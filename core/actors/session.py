@@ -153,6 +153,13 @@ class Session:
         if not link.confirmed and not self._ended:
             self._post_or_fail(Posted(c.ConfirmToken(link.generation)))
 
+    @property
+    def busy(self) -> bool:
+        """An answer is being made, or its client has yet to be handed something: an answer's end is decided before it is
+        durable, and written after that."""
+        waits = self.attachment is not None and self.outbox.waiting_frames > 0
+        return self.state.active is not None or waits
+
     def stop(self, code: int, reason: str) -> None:
         """End the actor, not the session: close the socket so that the client resumes elsewhere."""
         self._stopping = (code, reason)

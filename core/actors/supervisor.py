@@ -400,12 +400,12 @@ class Supervisor:
             raise outcome[0]
 
     async def drain(self, timeout_s: float) -> None:
-        """Open nothing more; let answers finish for at most ``timeout_s``; then end every actor, so that its client
-        resumes at another server (or here, after the restart). The sessions stay open in the log."""
+        """Open nothing more; let answers finish, and reach their clients, for at most ``timeout_s``; then end every actor, so
+        that its client resumes at another server (or here, after the restart). The sessions stay open in the log."""
         self.draining = True
         self._move()
         with trio.move_on_after(timeout_s):
-            while any(session.state.active is not None for session in self._sessions.values()):
+            while any(session.busy for session in self._sessions.values()):
                 await trio.sleep(0.05)
         for session in tuple(self._sessions.values()):
             session.stop(RESUME_ELSEWHERE, "server_restart")

@@ -260,6 +260,17 @@ async def test_nothing_is_written_between_a_cut_and_its_durability() -> None:
         await story.until(lambda: story.client.number > number)
 
 
+async def test_what_finishes_while_the_server_drains_reaches_its_client() -> None:
+    """An answer's end is decided before it is durable: the socket must not be closed in between."""
+    async with open_story(settle=False) as story:
+        story.ask()
+        response_id = await story.answering()
+        story.slow_store(300)
+        await story.servers[0].supervisor.drain(60)
+        assert story.client.ends[response_id] == 1
+        assert story.events(e.Detached)
+
+
 # -- runtimes and servers that die ------------------------------------------------------------------------------------
 
 
