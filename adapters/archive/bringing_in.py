@@ -101,7 +101,7 @@ def _reading(what: str) -> Iterator[None]:
 
 
 def _opened(path: Path) -> zipfile.ZipFile:
-    with _reading("the archive"):
+    with _reading("the archive (a file that `duologue sessions export` wrote)"):
         return zipfile.ZipFile(path)
 
 

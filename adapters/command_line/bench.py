@@ -38,7 +38,7 @@ def bench(context: click.Context) -> None:
     """Measure this machine: spoken turns, barge-in, memory. Starts servers of its own; nothing else should run meanwhile.
 
     \b
-    duologue bench            both parts, about five minutes
+    duologue bench            speech and barge-in, about five minutes
     duologue bench speech     spoken turns in real time (the cascade)
     duologue bench barge-in   barge-in by command (the scripted model)
     duologue bench wire       barge-in among many sessions, and sessions for each core

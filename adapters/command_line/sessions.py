@@ -13,7 +13,16 @@ import attrs
 import click
 
 from adapters.command_line.keeping import erase_command, export_command, import_command, prune_command
-from adapters.command_line.reading import find_session, no_session, one_line, reading, run, store_option
+from adapters.command_line.reading import (
+    find_session,
+    no_session,
+    one_line,
+    reading,
+    run,
+    store_option,
+    without_password,
+)
+from adapters.wire.dialects import DIALECTS
 from core.ports.keeping import Keeper
 from core.ports.store import SessionRow, SessionUnknown, StoredBatch, StoreError
 from core.session import events as e
@@ -31,6 +40,8 @@ ENDINGS = {
     "session_expired": "full length",
 }
 """Why a session was closed -> the list's words for it. Clients may give other reasons; those are shown as they are."""
+HUNG_UP = "hung up"
+"""The same end where the dialect knows no coming back: a session of theirs ends with its connection."""
 
 
 @attrs.frozen
@@ -52,7 +63,7 @@ for command in (export_command, import_command, erase_command, prune_command):
     sessions.add_command(command)
 
 
-@sessions.command("list")
+@sessions.command("list", short_help="List the newest sessions, and how each ended.")
 @store_option
 @click.option("--limit", default=20, show_default=True, type=click.IntRange(1), help="How many, newest first.")
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line, for other programs.")
@@ -68,7 +79,8 @@ def list_sessions(store_url: str, limit: int, as_json: bool) -> None:
             click.echo(json.dumps({**row, "ended": one.ended, "words": one.words}))
         return
     if not listed:
-        click.echo("No sessions yet. Start a server (duologue serve) and talk to it.")
+        where = without_password(store_url)
+        click.echo(f"No sessions in {where} yet. Start a server (duologue serve) and talk to it, or name its --store.")
         return
     heads = ("session", "began (UTC)", "length", "events", "state", "first words")
     cells = [heads, *(_cells(one) for one in listed)]
@@ -91,6 +103,9 @@ def _state(one: Listed) -> str:
         return "damaged"
     if not one.row.closed:
         return "open"
+    dialect = DIALECTS.get(one.row.dialect)
+    if one.ended == "disconnect_grace_expired" and dialect is not None and not dialect.resumable:
+        return HUNG_UP
     return ENDINGS.get(one.ended) or f"closed: {one_line(one.ended)}"
 
 

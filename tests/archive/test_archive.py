@@ -155,7 +155,7 @@ async def test_a_damaged_archive_is_refused_and_nothing_of_it_is_kept(recording:
             with pytest.raises(ArchiveInvalid):
                 await import_session(there, bad)
         (tmp_path / "no.zip").write_bytes(b"no zip")
-        with pytest.raises(ArchiveInvalid):
+        with pytest.raises(ArchiveInvalid, match="a file that `duologue sessions export` wrote"):
             await import_session(there, tmp_path / "no.zip")
         await import_session(there, good)
 
@@ -389,7 +389,9 @@ def test_the_commands(recording: Recording, tmp_path: Path) -> None:
     assert "1 sessions" in command("prune", "--keep-at-most", "0B", "--dry-run", "--store", here)
     assert "0 sessions" in command("prune", "--older-than", "2000w", "--store", here)
     assert "1 sessions" in command("prune", "--older-than", "0s", "--store", here)
-    assert "No sessions" in command("list", "--store", here)
+    assert f"No sessions in {here} yet" in command("list", "--store", here), (
+        "whoever looks into the wrong store is told so"
+    )
     for words in (["export", "ghost"], ["erase", "ghost", "--yes"], ["prune"], ["prune", "--older-than", "soon"]):
         result = CliRunner().invoke(main, ["sessions", *words, "--store", there])
         assert result.exit_code != 0

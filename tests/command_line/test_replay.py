@@ -154,5 +154,13 @@ def test_the_list_shows_typed_words_other_endings_and_damage(file: Path) -> None
     assert "  damaged" in listed.output
 
 
+@pytest.mark.parametrize(("dialect", "state"), [("duplex", "never came back"), ("openai", "hung up")])
+def test_a_client_that_cannot_come_back_hung_up(file: Path, dialect: str, state: str) -> None:
+    """With OpenAI's clients a session ends with its connection: nothing went wrong."""
+    change(file, f"UPDATE sessions SET dialect = '{dialect}'")
+    change(file, "UPDATE events SET body = '{\"reason\": \"disconnect_grace_expired\"}' WHERE type = 'session_closed'")
+    assert f"  {state}  " in duologue(file, "sessions", "list").output
+
+
 def test_words_of_a_client_cannot_steer_the_terminal() -> None:
     assert one_line("a\x1b[2Jb\nc\x07\u202ed\x9b31m") == "a [2Jb c d 31m"
