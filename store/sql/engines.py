@@ -51,6 +51,12 @@ ADVICE = {
 }
 """How a database's code begins -> what is wrong, and what to do about it."""
 
+NO_CODE = "no code"
+NO_CONNECTION = (
+    "there is no connection to the database: is it running, and are the URL's host, port, name, user and password right?"
+)
+"""A PostgreSQL that refuses a connection, or that nobody finds, is an OperationalError in words only, which are not shown."""
+
 DEAD_AFTER_S = 10
 """A network that swallows packets says nothing: after so long without an answer the connection counts as broken."""
 
@@ -79,7 +85,9 @@ def failure(fault: DBAPIError | PoolTimeout) -> StoreFailed:
     if isinstance(fault, PoolTimeout):
         return StoreFailed("no connection to the database came free in time")
     origin = fault.orig
-    code = getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or "no code"
+    code = getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or NO_CODE
+    if code == NO_CODE and type(origin).__name__ == "OperationalError":
+        return StoreFailed(f"OperationalError: {NO_CONNECTION}")
     advice = next((f" ({words})" for begin, words in ADVICE.items() if code.startswith(begin)), "")
     return StoreFailed(f"{type(origin).__name__}: {code}{advice}")
 

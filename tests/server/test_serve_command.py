@@ -156,6 +156,7 @@ def test_model_options_are_json_or_text() -> None:
         (("--model", "nope"), "there is no model called 'nope'"),
         (("--model", "scripted", "--store", "mysql://x/y"), "no store speaks 'mysql'"),
         (("--model", "scripted", "--store", "sqlite:////sys/x"), "the server's user must be able to write to the file"),
+        (("--model", "scripted", "--store", "postgresql://x@127.0.0.1:1/x"), "there is no connection to the database"),
         (("--model", "scripted", "--store", "sqlite:////nonexistent/a/x"), "there is no folder /nonexistent/a"),
         (("--model", "scripted", "--model-option", "load_error=no weights here"), "no weights here"),
         (("--tls-key", __file__), "--tls-key needs --tls-cert"),
