@@ -22,7 +22,15 @@ from adapters.command_line.workers import OpenRuntime, runtime_of, worker_flags
 from adapters.server.admission import Limits
 from adapters.server.listening import allow_descriptors
 from adapters.server.memory import keep_little
-from adapters.server.serving import CannotListen, RunningServer, open_server, serve_until_signal, settle
+from adapters.server.serving import (
+    ENDING,
+    CannotListen,
+    RunningServer,
+    end_at_signal,
+    open_server,
+    serve_until_signal,
+    settle,
+)
 from adapters.server.settings import ServerSettings, is_loopback
 from adapters.wire.served import OPENAI_MODELS, Served
 from core.ports.store import Store, StoreError
@@ -234,13 +242,26 @@ def _first(group: BaseException) -> str:
 
 async def _serve(settings: ServerSettings, make_store: OpenStore, runtime: OpenRuntime, bar: _LoadingBar) -> None:
     console = bar.console
-    async with open_server(settings, make_store, runtime) as server:
-        bar.stop()
-        settle()
-        assert server.application.service is not None
-        _check_voice(settings, server.application.service.voices)
-        _announce(console, settings, server)
-        await serve_until_signal(server, lambda: console.print("Finishing answers; Ctrl-C again to stop now."))
+    with trio.open_signal_receiver(*ENDING) as signals:
+        async with trio.open_nursery() as nursery:
+            loading, watched = trio.CancelScope(), trio.Event()
+
+            async def watch() -> None:
+                with loading:
+                    await end_at_signal(signals, nursery.cancel_scope)
+                watched.set()
+
+            nursery.start_soon(watch)
+            async with open_server(settings, make_store, runtime) as server:
+                loading.cancel()
+                await watched.wait()  # one at a time may listen for signals
+                bar.stop()
+                settle()
+                assert server.application.service is not None
+                _check_voice(settings, server.application.service.voices)
+                _announce(console, settings, server)
+                text = "Finishing answers; Ctrl-C again to stop now."
+                await serve_until_signal(server, signals, lambda: console.print(text))
 
 
 def _check_voice(settings: ServerSettings, voices: tuple[str, ...]) -> None:

@@ -129,20 +129,34 @@ def settle() -> None:
     sys.setswitchinterval(SWITCH_S)
 
 
-async def serve_until_signal(server: RunningServer, on_signal: Callable[[], None]) -> None:
+Signals = AsyncIterator[int]
+ENDING = (signal.SIGTERM, signal.SIGINT)
+
+
+async def end_at_signal(signals: Signals, scope: trio.CancelScope) -> None:
+    """Wait for SIGTERM or SIGINT and end ``scope``: while the model loads there is nothing to drain, and what was started for
+    it is let go in order. (The first process of a container would not even hear a SIGTERM that nobody waits for.) A second
+    signal ends the process where it stands."""
+    async for _ in signals:
+        for number in ENDING:
+            signal.signal(number, signal.SIG_DFL)  # until the receiver of ``signals`` is closed
+        scope.cancel()
+        break
+
+
+async def serve_until_signal(server: RunningServer, signals: Signals, on_signal: Callable[[], None]) -> None:
     """Wait for SIGTERM or SIGINT and drain; a second signal ends it at once."""
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    async for _ in signals:
+        break
+    on_signal()
+    async with trio.open_nursery() as nursery:
+
+        async def drain() -> None:
+            await server.drain()
+            nursery.cancel_scope.cancel()
+
+        nursery.start_soon(drain)
         async for _ in signals:
+            log.warning("stopped before every answer had finished")
+            nursery.cancel_scope.cancel()
             break
-        on_signal()
-        async with trio.open_nursery() as nursery:
-
-            async def drain() -> None:
-                await server.drain()
-                nursery.cancel_scope.cancel()
-
-            nursery.start_soon(drain)
-            async for _ in signals:
-                log.warning("stopped before every answer had finished")
-                nursery.cancel_scope.cancel()
-                break

@@ -210,19 +210,19 @@ def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
 
 
 @contextmanager
-def serving(*arguments: str) -> Iterator[tuple[subprocess.Popen[str], int]]:
-    """A server in a process of its own, ready, and its port."""
+def serving(*arguments: str, says: str = r"https?://localhost:(\d+)/") -> Iterator[tuple[subprocess.Popen[str], int]]:
+    """A server in a process of its own that has said so much, ready by default; and its port, if it said that."""
     command = [sys.executable, "-m", "adapters.command_line.main", "serve", "--port", "0", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None
             for line in process.stderr:
-                found = re.search(r"https?://localhost:(\d+)/", line)
+                found = re.search(says, line)
                 if found:
-                    yield process, int(found[1])
+                    yield process, int(found[1]) if found.groups() else 0
                     break
             else:
-                raise AssertionError("the server never said that it is ready")
+                raise AssertionError(f"the server never said {says}")
         finally:
             process.kill()
 
@@ -252,3 +252,14 @@ def test_it_starts_serves_and_drains(ending: signal.Signals, tmp_path: Path) -> 
         assert process.wait(timeout=20) == 0
     with pytest.raises(urllib.error.URLError):
         urllib.request.urlopen(f"http://127.0.0.1:{port}/readyz", timeout=5)
+
+
+@pytest.mark.realtime
+@pytest.mark.parametrize("ending", [signal.SIGTERM, signal.SIGINT])
+def test_it_ends_in_order_while_it_loads(ending: signal.Signals, tmp_path: Path) -> None:
+    """Nobody waited for the signal: it ended the process where it stood, and the first process of a container not at all."""
+    store = f"sqlite:///{tmp_path / 'log.sqlite3'}"
+    arguments = ("--model", "scripted", "--model-option", "load_ms=600000", "--store", store)
+    with serving(*arguments, says="loading scripted") as (process, _):
+        process.send_signal(ending)
+        assert process.wait(timeout=60) == 0
