@@ -53,7 +53,7 @@ ADVICE = {
 
 NO_CODE = "no code"
 NO_CONNECTION = (
-    "there is no connection to the database: is it running, and are the URL's host, port, name, user and password right?"
+    "there is no connection to the database: does it run, and are the URL's host, name, user and password right?"
 )
 """A PostgreSQL that refuses a connection, or that nobody finds, is an OperationalError in words only, which are not shown."""
 
