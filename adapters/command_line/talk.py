@@ -184,7 +184,7 @@ async def _talk(
             try:
                 await run.run(_until_interrupt)
             except NoAnswer as error:
-                raise NotAnswered(f"{error}; the server is up, so look at its log") from None
+                raise NotAnswered(f"{error}; {_why_silent(run)}") from None
             except ClientError as error:
                 raise BrokenOff(f"the session broke off: {error}") from None
             finally:
@@ -223,6 +223,15 @@ def recommended_prebuffer_ms(client: DuplexClient) -> int:
     return int(value) if isinstance(value, int | float) and value > 0 else 0
 
 
+def _why_silent(run: Talk) -> str:
+    """Where to look when no answer came: at what was said, before at the server."""
+    said = run.microphone.utterances
+    if any(utterance.speech_start_ms is None for utterance in said):
+        names = ", ".join(utterance.name for utterance in said if utterance.speech_start_ms is None)
+        return f"nothing can be heard in {names}: is it the right file?"
+    return "the server is up, so look at its log"
+
+
 def _no_connection(error: ClientError, url: str, api_key_given: bool) -> click.ClickException:
     if isinstance(error, ConnectionLost):
         advice = "Is the server running? Start it with: make serve. If it is elsewhere, name its address with --url"
@@ -237,6 +246,8 @@ def _no_connection(error: ClientError, url: str, api_key_given: bool) -> click.C
             hint = " Name the server as localhost, or allow the site there: duologue serve --origin."
         elif error.code == "resource_exhausted":
             hint = " Wait for a session to end, or give the server more sessions."
+        elif error.code == "model_not_found":
+            hint = " Name one of these with --model, or leave it out."
         elif error.status == 404:
             hint = " Is the path right? It is usually /v1/realtime."
         return NoConnection(f"the server refused the session ({error.code}): {error.message.rstrip('.')}.{hint}")

@@ -99,8 +99,8 @@ class Talk:
         self._player = Player(0, rate=RATE, prebuffer_ms=prebuffer_ms)
         if sound_card is not None:
             self._player.tap = bytearray()
-        self._microphone = Microphone(RATE)
-        self.record = TalkRecord(self._microphone, self._player, plan.speed)
+        self.microphone = Microphone(RATE)
+        self.record = TalkRecord(self.microphone, self._player, plan.speed)
         self._resampled_id = ""
         self._resampler = Resampler(RATE, RATE)
         self._progress_ms = 0
@@ -129,7 +129,7 @@ class Talk:
         ended the client."""
         events = self._client.events()
         if self._plan.question is not None:
-            self._microphone.say(*self._plan.question)
+            self.microphone.say(*self._plan.question)
         if self._plan.text is not None:
             self._narrator.line(f"you: {self._plan.text}")
             await self._client.send_text(self._plan.text)
@@ -161,11 +161,11 @@ class Talk:
         sent_ms = 0
         while True:
             if self._sound_card is not None and self._plan.question is None:
-                chunk = self._microphone.hear(await self._sound_card.record(), self.now_ms)
+                chunk = self.microphone.hear(await self._sound_card.record(), self.now_ms)
             else:
                 sent_ms += self._plan.chunk_ms
                 await self._sleep_until(sent_ms)
-                chunk = self._microphone.take(self._plan.chunk_ms, self.now_ms)
+                chunk = self.microphone.take(self._plan.chunk_ms, self.now_ms)
             self._user_level = level(chunk)
             if not self._is_long_gone() or (self._sound_card is None and any(chunk)):
                 await self._client.append_audio(chunk)
@@ -181,7 +181,7 @@ class Talk:
             self._maybe_interrupt()
             self._show()
             self._tell_outage()
-            busy = self._player.sounding_id is not None or not self._microphone.is_silent
+            busy = self._player.sounding_id is not None or not self.microphone.is_silent
             if busy or self._lost_at_ms is not None:  # the reconnect policy ends an outage
                 self._progress_ms = self.now_ms
             waited_s = (self.now_ms - self._progress_ms) / 1_000 / self._plan.speed
@@ -218,19 +218,19 @@ class Talk:
         if played_ms >= self._plan.after_s * 1_000 or (first.done_ms is not None and self._player.is_idle):
             self._interrupted = True
             name, pcm = self._plan.interrupt
-            self._microphone.say(name, pcm)
+            self.microphone.say(name, pcm)
             self._narrator.line(f"-- {name} begins after {played_ms / 1_000:.1f} s of the answer")
 
     def _is_over(self) -> bool:
         """All was said, every answer was heard, and the last thing said had its chance to be answered."""
         if self._sound_card is not None and self._plan.question is None and self._plan.text is None:
             return False
-        if not self._interrupted or not self._microphone.is_silent or not self.record.answers:
+        if not self._interrupted or not self.microphone.is_silent or not self.record.answers:
             return False
         if any(answer.done_ms is None for answer in self.record.answers) or not self._player.is_idle:
             return False
         last = self.record.answers[-1]
-        said = self._microphone.utterances[-1] if self._microphone.utterances else None
+        said = self.microphone.utterances[-1] if self.microphone.utterances else None
         quiet_ms = self.now_ms - max(last.done_ms or 0, self._progress_ms)
         said_ms = (said.speech_end_ms or 0) if said is not None else 0
         if last.first_audio_ms >= said_ms:
@@ -307,7 +307,7 @@ class Talk:
         await self._client.ack_playback(played_ms, response_id=response_id, at_once=True)
 
     def _user_said(self, text: str) -> None:
-        waiting = [utterance for utterance in self._microphone.utterances if utterance.transcript is None]
+        waiting = [utterance for utterance in self.microphone.utterances if utterance.transcript is None]
         spoken = [utterance for utterance in waiting if (utterance.speech_end_ms or 0) <= self.now_ms]
         if spoken:
             spoken[0].transcript = text

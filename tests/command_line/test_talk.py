@@ -178,11 +178,24 @@ def test_a_full_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.realtime
+def test_a_model_that_is_not_there_is_no_wrong_path() -> None:
+    server = FakeServer()
+    server.refusals = [
+        b'{"error": {"code": "model_not_found", "message": "There is no model \'x\' here; there is: y."}}'
+    ]
+    with running(server) as url:
+        result = run_talk("--say", "hello", "--model", "x", "--url", url)
+    assert result.exit_code == 1
+    assert "there is: y. Name one of these with --model" in result.output
+
+
+@pytest.mark.realtime
 def test_silence_is_answered_by_nothing_and_that_is_an_error(tmp_path: Path) -> None:
     with running(FakeServer()) as url:
         result = run_talk(spoken(tmp_path / "q.wav", silence(200)), "--url", url, "--timeout", "0.5")
     assert result.exit_code == 3
     assert "no answer within 0.5 s" in result.output
+    assert "nothing can be heard in q.wav" in result.output
 
 
 @pytest.mark.realtime
