@@ -22,6 +22,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping
 import attrs
 import trio
 
+from core.actors.crashes import contained
 from core.actors.session import Session
 from core.ports.store import SessionRow, Store, StoreError, TermRefused
 from core.session.deadlines import Deadline, earliest
@@ -43,12 +44,14 @@ log = logging.getLogger("duologue.supervisor")
 
 @attrs.define
 class _Lost:
-    """A session without an owner. ``seen_ns``: since when we know, on the store's clock. ``folded``: ``due`` is known."""
+    """A session without an owner. ``seen_ns``: since when we know, on the store's clock. ``folded``: ``due`` is known.
+    ``spoilt``: its log meets a fault of ours, and would again: it is left to a client, or to a server without the fault."""
 
     position: int
     seen_ns: int
     folded: bool = False
     due: Deadline | None = None
+    spoilt: bool = False
 
 
 @attrs.define
@@ -107,21 +110,30 @@ class Housekeeper:
         swept = 0
         for row in rows:
             lost = known.get(row.session)
-            if lost is None or lost.position != row.position:
+            if lost is None or (lost.position != row.position and not lost.spoilt):
                 lost = _Lost(row.position, now_ns)
             if not lost.folded and now_ns >= lost.seen_ns + SETTLE_MS * NS_PER_MS:
                 await self._fold(row, lost)
             if lost.due is not None and lost.due.at_ns <= now_ns and row.session not in self.sessions:
                 log.info("session %s has no owner and is over: %s", row.session, lost.due.kind)
-                swept += await self.end(row, lost.due.kind)
+                swept += await self._end(row, lost, lost.due.kind)
             else:
                 self._lost[row.session] = lost
         return swept
 
     async def _fold(self, row: SessionRow, lost: _Lost) -> None:
-        state = await self.read_state(row.session)
-        lost.folded = True
-        lost.due = None if state is None else due_without_owner(state, lost.seen_ns)
+        with contained(row.session, "has no owner, and is left so", StoreError) as crash:
+            state = await self.read_state(row.session)
+            lost.due = None if state is None else due_without_owner(state, lost.seen_ns)
+        lost.folded, lost.spoilt = True, bool(crash.kind)
+
+    async def _end(self, row: SessionRow, lost: _Lost, reason: str) -> bool:
+        with contained(row.session, "has no owner, and could not be ended", StoreError) as crash:
+            return await self.end(row, reason)
+        # Not tried again, for each try takes a term: the log would grow by one each time.
+        lost.due, lost.spoilt = None, bool(crash.kind)
+        self._lost[row.session] = lost
+        return False
 
 
 def due_without_owner(state: SessionState, lost_ns: int) -> Deadline | None:

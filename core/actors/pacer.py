@@ -77,7 +77,7 @@ class Pacer:
         early_ms = undelivered_ms - self.lead_ms
         if played_out_ns > now_ns:
             return played_out_ns + early_ms * NS_PER_MS
-        return 0 if early_ms < 0 else None
+        return 0 if early_ms < 0 or undelivered_ms <= 0 else None  # a lead of 0 is one unit at a time, not none
 
     def take(self) -> Held:
         """The head, whose time has come."""

@@ -13,6 +13,7 @@ import attrs
 import trio
 
 from core.actors.attachment import Attachment
+from core.actors.crashes import contained
 from core.actors.door import RESUME_ELSEWHERE
 from core.actors.folding import Folded, begin_fold, fold_log
 from core.actors.housekeeping import Housekeeper
@@ -21,7 +22,6 @@ from core.actors.lease import LEASE_S, Lease
 from core.actors.line import RETRY_S
 from core.actors.session import Ports, Session
 from core.actors.tokens import ResumeRefused, check_token, check_token_in_log, token_hash, unknown
-from core.ports.described import described, kind
 from core.ports.projection import Projection
 from core.ports.socket import Socket
 from core.ports.store import (
@@ -329,21 +329,19 @@ class Supervisor:
 
     async def _run(self, session: Session) -> None:
         """The one boundary of a session: whatever goes wrong in it becomes the session's end, never the server's."""
-        crash = ""
         try:
-            await session.run()
-        except Exception as error:  # noqa: BLE001 - logged, but for its text
-            crash = kind(error)
-            log.error("session %s crashed: %s", session.session_id, described(error))
+            with contained(session.session_id, "crashed") as crash:
+                await session.run()
         finally:
             if self._sessions.get(session.session_id) is session:
                 del self._sessions[session.session_id]
             self._closing += 1  # with no await since: the ear counts until it is closed
-        self._failed += (session.failure is not None) + bool(crash)
+        self._failed += (session.failure is not None) + bool(crash.kind)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._close_ear, session)
-            if crash:
-                await self._bury(session.session_id, f"internal_error:{crash}")
+            if crash.kind:
+                with contained(session.session_id, "could not be closed in its log"):
+                    await self._bury(session, f"internal_error:{crash.kind}")
 
     async def _close_ear(self, session: Session) -> None:
         """Go on telling the runtime that the session is over, if its full queue refused to hear it; unless the session
@@ -355,15 +353,24 @@ class Supervisor:
             self._closing -= 1
             self._move()
 
-    async def _bury(self, session_id: str, reason: str) -> None:
-        """Close a session whose memory cannot be trusted, from its log alone."""
+    async def _bury(self, session: Session, reason: str) -> None:
+        """Close a session whose memory cannot be trusted, from its log alone; unless somebody has come for it: then its
+        memory is a new one, and there is nothing to bury."""
+        session_id = session.session_id
         try:
-            await self._close_in_log(session_id, reason)
+            while (row := await self._ports.store.session(session_id)).term == session.term:
+                with suppress(
+                    PositionConflict
+                ):  # what the dead one had queued is still being written, or somebody came
+                    await self._close_in_log(session_id, reason, row.position)
+                    return
+        except TermRefused:
+            return
         except (StoreError, ResumeRefused) as error:
             log.error("session %s could not be closed in its log: %s", session_id, error)
 
-    async def _close_in_log(self, session_id: str, reason: str, position: int | None = None) -> None:
-        """``position``: only if the log ends there. Raises StoreError, ResumeRefused."""
+    async def _close_in_log(self, session_id: str, reason: str, position: int) -> None:
+        """Only if the log ends at ``position``. Raises StoreError, ResumeRefused."""
         owned = await self._ports.store.take_term(session_id, self._server_id, self._ports.now_ns(), position)
         folded = await self._fold(session_id)
         if folded is None:

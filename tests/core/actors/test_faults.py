@@ -9,16 +9,21 @@ import pytest
 import trio
 import trio.testing
 
+from core.actors.folding import Folded
 from core.actors.line import OWED_ITEMS_MAX
 from core.actors.playout import SILENT_S
+from core.actors.session import Session
+from core.actors.supervisor import Supervisor
 from core.ports import runtime as rt
 from core.ports.described import described
+from core.ports.store import Owned
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
-from store.memory import Fault
+from store.memory import Fault, MemoryStore
 from tests.core.actors.busy import busy_for
 from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
+from tests.core.plain_projection import PlainProjection
 
 SECRET = "my secret is swordfish"
 
@@ -174,6 +179,78 @@ async def test_a_crash_ends_the_session_and_its_words_stay_out_of_the_log(caplog
         assert "  KeyError | " in caplog.text
         assert "in dispatch" in caplog.text
         assert "swordfish" not in caplog.text
+
+
+@pytest.mark.parametrize("looked", [False, True], ids=["before its burial", "when it was found unowned"])
+async def test_a_client_that_comes_back_before_its_crashed_session_is_buried_keeps_the_new_one(
+    looked: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_story() as story:
+        bury, take_term = Supervisor._bury, MemoryStore.take_term
+        returned, buried = trio.Event(), trio.Event()
+        burying = False
+
+        async def bury_late(supervisor: Supervisor, session: Session, reason: str) -> None:
+            nonlocal burying
+            if not looked:
+                await returned.wait()
+            burying = True
+            await bury(supervisor, session, reason)
+            buried.set()
+
+        async def take_late(
+            store: MemoryStore, session: str, server: str, now_ns: int, position: int | None = None
+        ) -> Owned:
+            nonlocal burying
+            if burying:  # the client takes a term too, and is not to wait for itself
+                burying = False
+                await returned.wait()
+            return await take_term(store, session, server, now_ns, position)
+
+        monkeypatch.setattr(Supervisor, "_bury", bury_late)
+        monkeypatch.setattr(MemoryStore, "take_term", take_late)
+        await crash(story)
+        story.client.drop()
+        assert await story.resume()
+        returned.set()
+        await story.until(buried.is_set)
+        assert not story.events(e.SessionClosed)
+        story.ask()
+        await story.answering()
+
+
+async def test_what_a_crashed_session_had_queued_does_not_keep_it_open() -> None:
+    """Its last words reach the log after its end was asked for."""
+    async with open_story(settle=False) as story:
+        story.slow_store(200)
+        for _ in range(3):
+            story.say(100)
+            await trio.sleep(0.05)
+        await crash(story)
+        written = len(story.events(e.Append))
+        await story.until(lambda: story.events(e.SessionClosed))
+        assert story.events(e.SessionClosed)[-1].reason == "internal_error:KeyError"
+        assert len(story.events(e.Append)) > written, "something was on its way"
+
+
+async def test_a_fault_that_one_log_meets_at_its_burial_ends_no_other_session(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with open_story(settle=False) as story:
+        supervisor = story.servers[0].supervisor
+        supervisor._make_id = lambda: "duplex-2"
+        other = await supervisor.open(PUSH_TO_TALK, PlainProjection())
+
+        async def fold(session_id: str) -> Folded | None:
+            raise KeyError(SECRET)
+
+        monkeypatch.setattr(supervisor, "_fold", fold)
+        await crash(story)
+        await story.wait(1_000)
+        assert caplog.text.count("duplex-1 could not be closed in its log: KeyError | ") == 1
+        assert "swordfish" not in caplog.text
+        assert story.servers[0].up
+        assert not other.ended
 
 
 async def test_a_crashed_session_counts_until_its_ear_is_closed() -> None:

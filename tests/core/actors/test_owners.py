@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import attrs
 import pytest
@@ -367,6 +368,41 @@ async def test_a_log_that_cannot_be_read_keeps_no_other_session_open(
         await story.wait(PUSH_TO_TALK.disconnect_grace_ms + EXPIRY_MS + MARGIN_MS)
         assert [event.reason for event in story.events(e.SessionClosed)] == ["disconnect_grace_expired"]
         assert caplog.text.count("duplex-0 has no owner, and a log that cannot be read here") == 1
+
+
+@pytest.mark.parametrize("at", ["its fold", "its end"])
+async def test_a_fault_that_one_log_meets_ends_no_server_and_keeps_no_other_session_open(
+    at: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Nobody owns either session; the one that meets the fault comes first, is left alone, and its log does not grow."""
+    async with open_story(settle=False) as story:
+        await story.wait(2_000)
+        supervisor = story.servers[0].supervisor
+        supervisor._make_id = lambda: "duplex-0"
+        await supervisor.open(PUSH_TO_TALK, PlainProjection())
+        await kill(story)
+        for server in (await story.start_server(), await story.start_server()):
+            fold_log, append_close = server.supervisor._fold, server.supervisor._append_close
+
+            async def fold_badly(session_id: str, fold_log: Any = fold_log) -> Folded | None:
+                if session_id == "duplex-0" and at == "its fold":
+                    raise KeyError("swordfish")
+                folded: Folded | None = await fold_log(session_id)
+                return folded
+
+            async def append_badly(folded: Folded, reason: str, append_close: Any = append_close) -> None:
+                if folded.state.session_id == "duplex-0":
+                    raise KeyError("swordfish")
+                await append_close(folded, reason)
+
+            monkeypatch.setattr(server.supervisor, "_fold", fold_badly)
+            monkeypatch.setattr(server.supervisor, "_append_close", append_badly)
+        await story.wait(PUSH_TO_TALK.disconnect_grace_ms + EXPIRY_MS + MARGIN_MS + 60_000)
+        assert [server.up for server in story.servers[1:]] == [True, True]
+        assert [event.reason for event in story.events(e.SessionClosed)] == ["disconnect_grace_expired"]
+        assert 1 <= caplog.text.count("session duplex-0 has no owner, and ") <= 2, "once for each server"
+        assert "swordfish" not in caplog.text
+        assert sum(isinstance(r.event, e.OwnerChanged) for r in story.database.records("duplex-0")) <= 2
 
 
 async def test_the_deadline_of_a_session_without_an_owner() -> None:

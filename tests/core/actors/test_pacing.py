@@ -33,6 +33,13 @@ async def test_a_quick_model_is_held_back() -> None:
         assert sum(story.client.received_ms.values()) == 2_000
 
 
+async def test_no_lead_is_a_unit_at_a_time_and_not_silence() -> None:
+    async with open_story(attrs.evolve(PACED, max_client_lead_ms=0), rtf=0.01) as story:
+        story.ask()
+        assert await most_ahead_ms(story, 3_000) == UNIT_MS
+        assert sum(story.client.received_ms.values()) == 2_000
+
+
 async def test_an_answer_behind_another_waits_for_it() -> None:
     """Asked for while the first still plays (after a function's result, say): the client has one queue, not two."""
     async with open_story(PACED, rtf=0.01) as story:
