@@ -205,13 +205,17 @@ class _Chunk:
         self.pieces = asyncio.Queue(self.tokens_max + 1)
 
     def tell(self, piece: Piece | LaneError | EngineLost) -> None:
-        """Raises LaneError when vLLM gave more than it was asked for; none of it is told then, rather than some."""
+        """Raises LaneError when vLLM gave more than it was asked for; none of it is told then, rather than some. An error
+        can always be told."""
         if self.over:
             return
         if self.pieces.full():
             while not self.pieces.empty():
                 self.pieces.get_nowait()
-            raise LaneError("engine_fault", f"vLLM gave more than the {self.tokens_max} tokens that it was asked for")
+            if isinstance(piece, Piece):
+                raise LaneError(
+                    "engine_fault", f"vLLM gave more than the {self.tokens_max} tokens that it was asked for"
+                )
         self.over = not isinstance(piece, Piece) or bool(piece.finish)
         self.pieces.put_nowait(piece)
 
@@ -274,7 +278,7 @@ class VllmRequest:
         if not self._running or self._chunk is None or self._failure is not None:
             return
         self._running = False
-        self._chunk.tell(Piece((), "aborted"))
+        self._end()
         self._cutting = asyncio.create_task(self._cut(self._chunk), name=f"cut {self._name}")
         self._cutting.add_done_callback(self._over)
 
@@ -284,7 +288,7 @@ class VllmRequest:
         if self._reader is not None and not self._reader.done():
             self._reader.cancel()
         self._owner._open.discard(self)
-        self._tell(Piece((), "aborted"))
+        self._end()
         if self._reader is not None and not self._reader.done():
             await asyncio.wait({self._reader}, timeout=CLOSE_S)
 
@@ -335,13 +339,21 @@ class VllmRequest:
             yield chunk.given
             chunk.taken.set()
 
+    def _end(self) -> None:
+        """The newest chunk is over. If vLLM has given too much of it by now, so is the request: its lane and vLLM's would
+        not agree any more on what was said."""
+        try:
+            if self._chunk is not None:
+                self._chunk.tell(Piece((), "aborted"))
+        except LaneError as error:
+            self._fail(error)
+            if self._reader is not None:
+                self._reader.cancel()
+
     def _fail(self, error: LaneError | EngineLost) -> None:
         self._failure = error
-        self._tell(error)
-
-    def _tell(self, piece: Piece | LaneError | EngineLost) -> None:
         if self._chunk is not None:
-            self._chunk.tell(piece)
+            self._chunk.tell(error)
 
 
 class _KvGauge(StatLoggerBase):

@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpu_runtime.engines.port import LaneError, Tokens
-from gpu_runtime.engines.requests import Sampling
+from gpu_runtime.engines.port import EngineLost, LaneError, Tokens
+from gpu_runtime.engines.requests import Piece, Sampling
 
 pytestmark = [pytest.mark.vllm, pytest.mark.limit(wall_s=180)]
 
@@ -98,6 +98,34 @@ def test_more_than_was_asked_for_is_an_error_and_not_a_gap() -> None:
             with pytest.raises(LaneError) as caught:
                 await heard(pushed)
             assert caught.value.code == "engine_fault"
+        await pushed.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("end", ["interrupt", "close", "lose"])
+def test_more_than_was_asked_for_is_no_crash_of_whoever_ends_the_chunk_at_that_moment(end: str) -> None:
+    """One token too many has come, nobody has read any of it yet, and now the chunk is ended."""
+
+    async def answer(_number: int) -> AsyncGenerator[Any, None]:
+        for token in range(6):
+            yield output(token)
+        await asyncio.sleep(SOON_S)
+
+    async def story() -> None:
+        pushed = request(Engine(answer))
+        async with asyncio.timeout(SOON_S), aclosing(pushed.push([Tokens((1, 2))], Sampling(5))) as pieces:
+            assert (await anext(pieces)).ids == (0,)
+            pushed._chunk.tell(Piece((6,), ""))
+            assert pushed._chunk.pieces.full()
+            if end == "close":
+                await pushed.close()
+            else:
+                pushed.interrupt() if end == "interrupt" else pushed.lose("shut down")
+            with pytest.raises(EngineLost if end == "lose" else LaneError, match=r"shut down|more than the 5 tokens"):
+                await anext(pieces)
+            with pytest.raises(EngineLost if end == "lose" else LaneError):
+                await heard(pushed)
         await pushed.close()
 
     run(story)
