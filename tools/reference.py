@@ -19,7 +19,7 @@ from adapters.command_line.main import main as duologue
 from adapters.wire.dialects import DUPLEX, OPENAI
 from adapters.wire.openai import errors as openai_errors
 from adapters.wire.schema import errors
-from core.session import apply, commands, config, events, legality, refusals, sides, state
+from core.session import apply, commands, config, endings, events, legality, refusals, sides, state
 from gpu_runtime.models.cascade.settings import Settings as CascadeSettings
 from gpu_runtime.models.scripted.settings import ScriptedSettings
 from tools import generated
@@ -153,7 +153,7 @@ def commands_page() -> Iterator[str]:
 
 
 def errors_page() -> Iterator[str]:
-    """docs/reference/errors.md: codes of the wire and of HTTP."""
+    """docs/reference/errors.md: codes of the wire and of HTTP, and why answers end."""
     yield "# Errors of the wire"
     yield ""
     yield (
@@ -176,6 +176,20 @@ def errors_page() -> Iterator[str]:
     yield "| code | |"
     yield "|---|---|"
     yield from (f"| `{code}` | {sentence} |" for code, sentence in errors.HTTP_CODES.items())
+    yield ""
+    yield "## Answers {#answers}"
+    yield ""
+    yield (
+        "Why an answer ended otherwise than complete, as the log has it. OpenAI's dialect shows the code of one that "
+        "failed as `status_details.error.code`, the duplex dialect as `status_details.reason`, where both have those "
+        "of the others. A cancelled answer has the name there that the dialect's clients know. A model plugin that is not "
+        "part of this repository may have codes of its own."
+    )
+    yield ""
+    yield "| code | `status` | |"
+    yield "|---|---|---|"
+    for status, reasons in endings.STATUSES.items():
+        yield from (f"| `{code}` | `{status}` | {sentence} |" for code, sentence in reasons.items())
 
 
 def machine_page() -> Iterator[str]:
@@ -282,7 +296,7 @@ PAGES: dict[str, tuple[str, Callable[[], Iterator[str]]]] = {
     "events.md": ("core/session/events.py", events_page),
     "settings.md": ("core/session/config.py", settings_page),
     "commands.md": ("core/session/legality.py, core/session/refusals.py and adapters/wire/*/errors.py", commands_page),
-    "errors.md": ("adapters/wire/schema/errors.py", errors_page),
+    "errors.md": ("adapters/wire/schema/errors.py and core/session/endings.py", errors_page),
     "command_line.md": ("adapters/command_line", command_line_page),
     "machine.md": ("core/session/sides.py and core/session/apply.py", machine_page),
     "models.md": ("gpu_runtime/models/*/settings.py", models_page),

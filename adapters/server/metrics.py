@@ -21,6 +21,7 @@ from core.ports.projection import Frame
 from core.ports.runtime import Durations, ModelStatistics, Runtime
 from core.ports.store import Store
 from core.session import events as e
+from core.session.endings import CUT_REASONS, FAILED_BY_SERVER
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
@@ -121,10 +122,9 @@ class Metrics(Watch):
         return self._speech_ended_ns.pop(session, None)
 
 
-_CUT_REASONS = frozenset(
-    {"client_cancelled", "barge_in", "output_audio_buffer_clear", "turn_detected", "output_backpressure"}
-)
-"""Reasons that are named in metrics; a client's own words would be labels without bound."""
+_CUT_REASONS = frozenset({*CUT_REASONS, *FAILED_BY_SERVER})
+"""Reasons that are named in metrics: of cuts, and of answers that the session itself has failed, which it cuts. Any
+other is counted as such: metrics must not have labels without bound."""
 
 
 @attrs.define
