@@ -359,9 +359,7 @@ class Supervisor:
         session_id = session.session_id
         try:
             while (row := await self._ports.store.session(session_id)).term == session.term:
-                with suppress(
-                    PositionConflict
-                ):  # what the dead one had queued is still being written, or somebody came
+                with suppress(PositionConflict):  # what the dead one had queued came first, or somebody did
                     await self._close_in_log(session_id, reason, row.position)
                     return
         except TermRefused:
