@@ -4,7 +4,7 @@
   (``realtime`` tests: the real clock).
 * Each run of trio inside a test may take ``VIRTUAL_LIMIT_S`` of its own clock; a deadlock therefore fails at once under
   a mock clock. Each test has a limit of wall time, given by its markers.
-  ``@pytest.mark.limit(wall_s=.., virtual_s=..)`` changes both.
+  ``@pytest.mark.limit(wall_s=.., virtual_s=..)`` changes both. When all is told the process has ``EXIT_LIMIT_S`` to end.
 * ``@pytest.mark.needs("spin", ...)`` names programs or packages that a machine may lack; the tests are then skipped,
   and the summary says how to get them. With ``CI=true`` a skipped test is a failure: CI installs everything.
 * Hypothesis: ``HYPOTHESIS_PROFILE=dev`` (quick, the default), ``ci`` (the default with ``CI=true``; the same examples in
@@ -35,6 +35,8 @@ from tests import needs
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 VIRTUAL_LIMIT_S = 3_600.0
 WALL_LIMIT_S = 60.0
+EXIT_LIMIT_S = 120.0
+"""A failed test may leave a thread behind that never ends; the interpreter would wait for it for ever."""
 WALL_LIMIT_BY_MARKER_S = {
     "interop": 120.0,
     "crash": 180.0,
@@ -148,6 +150,12 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
             hint = "; Hypothesis may have been shrinking a failure: HYPOTHESIS_PROFILE=raw shows it as it was found"
             is_property = hasattr(getattr(item, "obj", None), "hypothesis")
             pytest.fail(f"took longer than {wall_s:g} s of wall time (stacks on stderr){hint if is_property else ''}")
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure(config: pytest.Config) -> None:
+    # A thread of the C library's, so it works while the interpreter waits for its own; a clean end takes it along.
+    faulthandler.dump_traceback_later(EXIT_LIMIT_S, exit=True, file=sys.__stderr__)
 
 
 # --- async tests ----------------------------------------------------------------------------------------------------

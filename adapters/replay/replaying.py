@@ -10,7 +10,7 @@ import attrs
 
 from core.actors.supervisor import MakeProjection
 from core.ports.projection import Frame, Projection
-from core.ports.store import Store, StoredBatch, StoreError
+from core.ports.store import LogUnreadable, Store, StoredBatch
 from core.session import events as e
 from core.session.apply import LogBroken, apply
 from core.session.digest import CHAIN_START, chain_digest
@@ -121,18 +121,19 @@ async def replay_session(
     progress: Callable[[int, int], None] = lambda position, end: None,
 ) -> Replay:
     """Read and fold a whole session; ``progress`` is told of how many events how many are done. Raises SessionUnknown,
-    SessionUnreadable, and StoreFailed for a store that cannot even say where the log ends."""
+    SessionUnreadable, and StoreFailed for a store that cannot be read now."""
     end = (await store.session(session)).position
     replayer = Replayer(make_projection, encode)
     replay, limit = replayer.replay, READ_RECORDS
     while True:
         try:
             batches = await store.read(session, replay.state.position, limit)
-        except StoreError as fault:
+        except LogUnreadable as fault:
             if limit == 1:
                 raise SessionUnreadable(str(fault), replay.state.position + 1, replay) from fault
-            limit = 1  # something on this page is damaged: what lies before it is still read
+            limit //= 2  # something on this page is damaged: what lies before it is still read
             continue
+        limit = min(2 * limit, READ_RECORDS)
         if not batches:
             break
         for batch in batches:

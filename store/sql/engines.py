@@ -100,6 +100,10 @@ def make_engines(url: str, durability: Durability) -> Engines:
     try:
         with engines.write.begin() as connection:
             make_tables(connection)
+        if engines.read.dialect.name == "postgresql":
+            # SQLAlchemy asks the first connection what it speaks to. Later a stalled database would never answer that, and
+            # all who read would wait behind it: no guard knows of a connection that is still being made (store.sql.stalls).
+            engines.read.connect().close()
     except DBAPIError as fault:
         engines.dispose()
         raise failure(fault) from fault

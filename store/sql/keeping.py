@@ -64,18 +64,18 @@ def _sums(connection: Connection, sums: Select[Any], table: Table) -> dict[str, 
     return {session: int(total) for session, total in connection.execute(sums.group_by(table.c.session))}
 
 
-def compact(engine: Engine) -> None:
-    """As Keeper.compact. Outside of any transaction, as VACUUM wants it."""
+def vacuum(connection: Connection) -> None:
+    """As Keeper.compact, on PostgreSQL. ``connection`` commits by itself."""
+    connection.exec_driver_sql("VACUUM sessions, events, bodies")
+
+
+def compact_file(engine: Engine) -> None:
+    """As Keeper.compact, on SQLite. Outside of any transaction, as VACUUM wants it."""
     pooled = engine.raw_connection()
     try:
         connection = pooled.driver_connection
         assert connection is not None
-        if engine.dialect.name == "sqlite":
-            connection.execute("VACUUM")
-            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-            return
-        connection.autocommit = True
-        connection.execute("VACUUM sessions, events, bodies")
-        connection.autocommit = False
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     finally:
         pooled.close()

@@ -38,7 +38,7 @@ def scan(connection: Connection, session: str, after: int, upto: int, take: Take
 
 
 def read_page(connection: Connection, session: str, after: int, upto: int) -> Sequence[Record]:
-    """The next records of a log; empty at its end. Raises StoreFailed, LogUnreadable."""
+    """The next records of a log; empty at its end. Raises LogUnreadable."""
     columns, last = read_columns(connection, session, after, upto)
     # What follows is not the database's time: no transaction stays open for it (PostgreSQL would end it, and who runs it).
     connection.rollback()

@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select, tuple_
 
-from core.ports.store import SessionRow, SessionUnknown, StoredBatch, StoreFailed
+from core.ports.store import LogUnreadable, SessionRow, SessionUnknown, StoredBatch, StoreFailed
 from core.session.digest import body_digest
 from core.session.events import TAGS, Event, Record
 from store.codec import Row as EventRow
@@ -85,12 +85,13 @@ def read_rows(connection: Connection, session: str, after: int, limit: int) -> E
 
 
 def _whole_batches(connection: Connection, session: str, after: int, limit: int) -> list[StoredBatch]:
-    """The batches that end within the next ``limit`` records. Raises StoreFailed when a record is missing."""
+    """The batches that end within the next ``limit`` records. Raises LogUnreadable, also when a record is missing."""
     return batches_of(read_rows(connection, session, after, limit), session, after)
 
 
 def batches_of(rows: EventRows, session: str, after: int) -> list[StoredBatch]:
-    """The batches that end within ``rows``, which follow position ``after``. Raises StoreFailed when a record is missing."""
+    """The batches that end within ``rows``, which follow position ``after``. Raises LogUnreadable, also when one
+    is missing."""
     batches: list[StoredBatch] = []
     records: list[Record] = []
     for record, row in zip(records_of(rows, session, after), rows, strict=True):
@@ -103,11 +104,11 @@ def batches_of(rows: EventRows, session: str, after: int) -> list[StoredBatch]:
 
 
 def records_of(rows: EventRows, session: str, after: int) -> list[Record]:
-    """The records in ``rows``, which follow position ``after``. Raises StoreFailed when one is missing, LogUnreadable."""
+    """The records in ``rows``, which follow position ``after``. Raises LogUnreadable, also when one is missing."""
     for position, row in enumerate(rows, start=after + 1):
         # Pair check of the writer's: what was written dense must be read dense, or a fold would be of another session.
         if row[0] != position:
-            raise StoreFailed(f"{session}: position {position} is missing")
+            raise LogUnreadable(f"{session}: position {position} is missing")
     return [decode_row(EventRow(*row[:6])) for row in rows]
 
 

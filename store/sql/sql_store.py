@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -32,7 +32,7 @@ from core.session.events import Event, Record
 from store.codec import is_storable
 from store.queued import QueuedStore
 from store.queueing import DEFAULT_LIMITS, Item, Outcome, QueueLimits
-from store.sql import keeping, owners, pages, reading
+from store.sql import keeping, owners, pages, reading, stalls
 from store.sql.checkpoint import Checkpointer
 from store.sql.engines import READERS_MAX, SCANS_MAX, Durability, Engines, failure, make_engines
 from store.sql.file import StoreFile
@@ -148,23 +148,43 @@ class SqlStore(QueuedStore):
 
     async def compact(self) -> None:
         """See Keeper.compact."""
+        if self._guard is not None:
+            await trio.to_thread.run_sync(self._vacuum_in_thread, self._guard, limiter=self._readers)
+            return
         engine = self._engines.write
         try:
-            await trio.to_thread.run_sync(keeping.compact, engine, limiter=self._readers)
+            await trio.to_thread.run_sync(keeping.compact_file, engine, limiter=self._readers)
         except PoolTimeout as fault:
             raise failure(fault) from fault
         except engine.dialect.loaded_dbapi.Error as fault:
             raise StoreFailed(type(fault).__name__) from fault
+
+    def _vacuum_in_thread(self, guard: StallGuard) -> None:
+        try:
+            # Outside of any transaction, as VACUUM wants it.
+            with (
+                self._engines.write.connect().execution_options(isolation_level="AUTOCOMMIT") as connection,
+                guard.over(connection.connection.driver_connection, stalls.VACUUM_LIMIT_S),
+            ):
+                keeping.vacuum(connection)
+        except (DBAPIError, PoolTimeout) as fault:
+            raise failure(fault) from fault
 
     async def _keep(self, work: Callable[[Connection], None]) -> None:
         await trio.to_thread.run_sync(self._keep_in_thread, work, limiter=self._readers)
 
     def _keep_in_thread(self, work: Callable[[Connection], None]) -> None:
         try:
-            with self._engines.write.begin() as connection:
+            with self._engines.write.connect() as connection, self._guarded(connection), connection.begin():
                 work(connection)
         except (DBAPIError, PoolTimeout) as fault:
             raise failure(fault) from fault
+
+    def _guarded(self, connection: Connection) -> AbstractContextManager[None]:
+        """A whole log's work, its commit or rollback with it."""
+        if self._guard is None:
+            return nullcontext()
+        return self._guard.over(connection.connection.driver_connection, stalls.WORK_LIMIT_S)
 
     # -- the writer --------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ import io
 import json
 import re
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +18,11 @@ from rich.console import Console
 from adapters.command_line.main import main
 from adapters.command_line.reading import one_line
 from adapters.command_line.replay import _print_lines
+from adapters.replay import replaying
 from adapters.replay.conversation import Line
+from core.ports.store import StoredBatch, StoreFailed
 from store.opening import open_store
+from store.sql.sql_store import SqlStore
 from tests.archive.recordings import SECRET, put, record
 
 Recording = tuple[Any, Any]
@@ -122,6 +126,34 @@ def test_a_log_that_lost_its_end_is_damaged(file: Path) -> None:
     result = duologue(file, "replay", session_in(file))
     assert result.exit_code == 3
     assert f"the log ends at position {end - 1}, and went on to {end}" in result.output
+
+
+def test_a_store_that_goes_away_says_nothing_of_the_log(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def read(*_: object) -> list[StoredBatch]:
+        raise StoreFailed("OperationalError: no code")
+
+    monkeypatch.setattr(SqlStore, "read", read)
+    result = duologue(file, "replay", session_in(file))
+    assert result.exit_code == 2
+    assert "cannot be read: OperationalError" in result.output
+    assert "damaged" not in result.output
+
+
+def test_damage_is_closed_in_on_by_few_reads(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(replaying, "READ_RECORDS", 64)
+    change(file, "UPDATE events SET body = '{torn' WHERE position = 60")
+    read, limits = SqlStore.read, list[int]()
+
+    async def noted(store: SqlStore, session: str, after: int = 0, limit: int = 1) -> Sequence[StoredBatch]:
+        limits.append(limit)
+        return await read(store, session, after, limit)
+
+    monkeypatch.setattr(SqlStore, "read", noted)
+    result = duologue(file, "replay", session_in(file))
+    assert (result.exit_code, "position 60: " in result.output) == (3, True)
+    small = limits.index(min(limits[:-1]))
+    assert max(limits[small + 1 :]) > limits[small], "pages grow again"
+    assert len(limits) < 30
 
 
 def test_what_is_not_there_has_a_code_of_its_own(file: Path, tmp_path: Path) -> None:

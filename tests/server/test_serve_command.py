@@ -9,7 +9,7 @@ import subprocess
 import sys
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -210,9 +210,13 @@ def test_a_port_that_is_taken_is_said_in_a_sentence() -> None:
 
 
 @contextmanager
-def serving(*arguments: str, says: str = r"https?://localhost:(\d+)/") -> Iterator[tuple[subprocess.Popen[str], int]]:
+def serving(
+    *arguments: str,
+    says: str = r"https?://localhost:(\d+)/",
+    program: Sequence[str] = ("-m", "adapters.command_line.main"),
+) -> Iterator[tuple[subprocess.Popen[str], int]]:
     """A server in a process of its own that has said so much, ready by default; and its port, if it said that."""
-    command = [sys.executable, "-m", "adapters.command_line.main", "serve", "--port", "0", *arguments]
+    command = [sys.executable, *program, "serve", "--port", "0", *arguments]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stderr is not None

@@ -135,9 +135,9 @@ async def test_damage_is_found_when_it_is_read(path: Path) -> None:
             await store.body("sess_1", body_digest(b"body"))
         with pytest.raises(StoreFailed, match="damaged"):
             await store.bodies("sess_1", [body_digest(b"body")])
-        with pytest.raises(StoreFailed, match="position 4 is missing"):
+        with pytest.raises(LogUnreadable, match="position 4 is missing"):
             await store.read("sess_1")
-        with pytest.raises(StoreFailed, match="position 4 is missing"):
+        with pytest.raises(LogUnreadable, match="position 4 is missing"):
             await store.scan("sess_1", 0, 5, lambda records: None)
 
 
