@@ -98,7 +98,7 @@ def _check_turn(world: World, turn: fx.HistoryTurn) -> None:
     ear = world.ears[item.response_id]
     assert turn.text is not None
     assert ear.text.startswith(turn.text), "heard-only"
-    heard = ear.heard_chars_at_most(world.now_ns)
+    heard = ear.heard_chars_at_most(world.clock_ns)
     assert len(turn.text) <= heard, f"heard-only: {turn.text!r} of {item.response_id}, at most {heard}: {ear}"
 
 

@@ -322,6 +322,18 @@ def test_a_client_that_ran_dry_has_not_heard_what_comes_later() -> None:
     assert said(world) == [" word" * 3]
 
 
+def test_nothing_more_is_assumed_to_be_heard_when_the_clock_steps_back() -> None:
+    """What is handed over then is timed by the session's clock, which stands still; found by the hunt."""
+    world = World()
+    world.ask()
+    world.make(1)
+    world.wait(-3_600_000)
+    world.deliver()
+    world.do(c.FailOutput())
+    assert world.last.committed_ms == 0
+    assert said(world) == []
+
+
 def test_an_ack_below_what_was_assumed_counts() -> None:
     world = World()
     world.answered()

@@ -128,6 +128,11 @@ class World:
 
     # -- verbs -------------------------------------------------------------------------------------------------
 
+    @property
+    def clock_ns(self) -> int:
+        """The session's own clock: it is never behind its log, whatever the server's does (core.actors.session)."""
+        return max(self.now_ns, self.state.at_ns)
+
     def do(self, command: c.Command) -> Step:
         """One step of the machine, with everything checked that must hold."""
         before = promises.marks_of(self.state)
@@ -217,7 +222,7 @@ class World:
             if isinstance(record.event, e.Output) and record.event.audio_ms:
                 output = record.event
                 ear = self.ears[output.response_id]
-                self.played_out_ns = max(self.played_out_ns, self.now_ns) + output.audio_ms * MS
+                self.played_out_ns = max(self.played_out_ns, self.clock_ns) + output.audio_ms * MS
                 ear.played_out_ns = self.played_out_ns
                 ear.handed_ms = output.start_ms + output.audio_ms
                 self.sent[output.response_id] = c.Sent(ear.handed_ms, ear.played_out_ns)
