@@ -53,31 +53,46 @@ def is_gone(pid: int) -> bool:
         return True
 
 
+async def talking(runtime: WorkerRuntime, count: int) -> tuple[list[Caller], list[Caller]]:
+    """So many sessions in mid-answer: those on worker 0, and the others."""
+    callers = [Caller(runtime, f"s{number}") for number in range(count)]
+    for caller in callers:
+        caller.open()
+        caller.ask("units=400")
+        await caller.wait_for(Produced)
+    first = [caller for caller in callers if runtime.worker_of(caller.session) == 0]
+    return first, [caller for caller in callers if caller not in first]
+
+
+async def go_on(runtime: WorkerRuntime, caller: Caller) -> None:
+    """A session whose worker 0 is lost asks anew, of the other."""
+    await caller.wait_for(RuntimeReady)
+    assert runtime.worker_of(caller.session) == 1
+    caller.open(epoch=2)
+    caller.ask("hello", epoch=2, response_id="r2")
+
+
+async def answered_in_full(caller: Caller) -> None:
+    """What ``go_on`` asked."""
+    units = [identify(unit.audio) for unit in await caller.answered()]
+    assert units == [Identity(2, 1, number) for number in range(6)]
+
+
 @pytest.mark.limit(wall_s=90)
 async def test_a_node_that_dies_under_load_costs_only_the_sessions_that_were_on_it(cluster: RayNodes) -> None:
     try:
         async with two_workers(cluster) as runtime:
             nodes = [cluster.node_of(pid) for pid in pids(runtime)]
             assert nodes[0] is not nodes[1], "Ray spreads the workers"
-            callers = [Caller(runtime, f"s{number}") for number in range(8)]
-            for caller in callers:
-                caller.open()
-                caller.ask("units=400")
-                await caller.wait_for(Produced)
-            lost = [caller for caller in callers if runtime.worker_of(caller.session) == 0]
-            kept = [caller for caller in callers if caller not in lost]
+            lost, kept = await talking(runtime, 8)
             assert len(lost) == len(kept) == 4
             cluster.kill(nodes[0])
             for caller in lost:
                 gone = await caller.wait_for(RuntimeLost, within_s=PATIENCE_S)
                 assert gone.reason == "its process or its machine is gone"
-                await caller.wait_for(RuntimeReady)
-                assert runtime.worker_of(caller.session) == 1
-                caller.open(epoch=2)
-                caller.ask("hello", epoch=2, response_id="r2")
+                await go_on(runtime, caller)
             for caller in lost:
-                units = [identify(unit.audio) for unit in await caller.answered()]
-                assert units == [Identity(2, 1, number) for number in range(6)]
+                await answered_in_full(caller)
                 assert len(caller.of(RuntimeLost)) == len(caller.of(RuntimeReady)) == 1
             await until(lambda: runtime.statistics().workers_up == 2)  # on the node that is left
             assert cluster.node_of(pids(runtime)[0]) is nodes[1]
@@ -96,26 +111,16 @@ async def test_a_machine_that_vanishes_is_noticed_and_its_sessions_move(cluster:
     options = WorkerOptions(ping_interval_s=0.5, stall_timeout_s=5.0)
     try:
         async with two_workers(cluster, options) as runtime:
-            callers = [Caller(runtime, f"s{number}") for number in range(4)]
-            for caller in callers:
-                caller.open()
-                caller.ask("units=400")
-                await caller.wait_for(Produced)
-            lost = [caller for caller in callers if runtime.worker_of(caller.session) == 0]
-            kept = [caller for caller in callers if caller not in lost]
+            lost, kept = await talking(runtime, 4)
             gone = cluster.node_of(pids(runtime)[0])
             frozen = cluster.freeze(gone)
             try:
                 for caller in lost:
                     told = await caller.wait_for(RuntimeLost, within_s=PATIENCE_S)
                     assert told.reason == "stalled: no sign of life for 5 s"
-                    await caller.wait_for(RuntimeReady)
-                    assert runtime.worker_of(caller.session) == 1
-                    caller.open(epoch=2)
-                    caller.ask("hello", epoch=2, response_id="r2")
+                    await go_on(runtime, caller)
                 for caller in lost:
-                    units = [identify(unit.audio) for unit in await caller.answered()]
-                    assert units == [Identity(2, 1, number) for number in range(6)]
+                    await answered_in_full(caller)
                 assert not any(caller.of(RuntimeLost) for caller in kept)
                 await until(lambda: runtime.statistics().workers_up == 2)  # Ray, too, has given the machine up
                 assert cluster.node_of(pids(runtime)[0]) is not gone

@@ -16,10 +16,19 @@ import trio.testing
 from adapters.archive.writing import lines_of
 from core.ports.store import StoredBatch
 from tests.archive.recordings import record
-from tests.server.servers import PNG, open_test_server
+from tests.server.servers import PNG, Client, Server, open_test_server
 from tests.specs.test_golden import GOLDEN, facts_of, replay
 
 TOOL = {"type": "function", "name": "look_up", "description": "Looks things up.", "parameters": {"type": "object"}}
+
+
+async def _closed_log(server: Server, client: Client) -> Sequence[StoredBatch]:
+    """The client's session ends, and nothing more is written to its log."""
+    await client.send("session.close")
+    await client.closed()
+    (session,) = [event["session"]["id"] for event in client.seen if event["type"] == "session.created"]
+    await trio.sleep(1)
+    return await server.store.read(session, limit=10**6)
 
 
 async def _parts() -> Sequence[StoredBatch]:
@@ -44,11 +53,7 @@ async def _parts() -> Sequence[StoredBatch]:
         await client.until("response.output_audio.delta")
         await client.send("barge_in")
         await client.until("response.done")
-        await client.send("session.close")
-        await client.closed()
-        (session,) = [event["session"]["id"] for event in client.seen if event["type"] == "session.created"]
-        await trio.sleep(1)
-        return await server.store.read(session, limit=10**6)
+        return await _closed_log(server, client)
 
 
 def parts() -> Sequence[StoredBatch]:
@@ -72,11 +77,7 @@ async def _read_again() -> Sequence[StoredBatch]:
         await client.say()
         await client.send("input.commit")
         await client.until("response.done")
-        await client.send("session.close")
-        await client.closed()
-        (session,) = [event["session"]["id"] for event in client.seen if event["type"] == "session.created"]
-        await trio.sleep(1)
-        return await server.store.read(session, limit=10**6)
+        return await _closed_log(server, client)
 
 
 def read_again() -> Sequence[StoredBatch]:

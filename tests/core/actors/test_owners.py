@@ -342,17 +342,22 @@ async def only_looks_on(row: SessionRow, reason: str) -> bool:
     return False
 
 
+async def lose_another_session(story: Story) -> None:
+    """Beside the story's own session: "duplex-0", which a sweep comes to first. Their server dies."""
+    await story.wait(2_000)
+    supervisor = story.servers[0].supervisor
+    supervisor._make_id = lambda: "duplex-0"
+    await supervisor.open(PUSH_TO_TALK, PlainProjection())
+    await kill(story)
+
+
 @pytest.mark.parametrize("fault", ["a hole", "another version", "no beginning"])
 async def test_a_log_that_cannot_be_read_keeps_no_other_session_open(
     fault: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Nobody owns either session; the one that cannot be read comes first."""
     async with open_story(settle=False) as story:
-        await story.wait(2_000)
-        supervisor = story.servers[0].supervisor
-        supervisor._make_id = lambda: "duplex-0"
-        await supervisor.open(PUSH_TO_TALK, PlainProjection())
-        await kill(story)
+        await lose_another_session(story)
         await story.start_server()
         scan = MemoryStore.scan
 
@@ -376,11 +381,7 @@ async def test_a_fault_that_one_log_meets_ends_no_server_and_keeps_no_other_sess
 ) -> None:
     """Nobody owns either session; the one that meets the fault comes first, is left alone, and its log does not grow."""
     async with open_story(settle=False) as story:
-        await story.wait(2_000)
-        supervisor = story.servers[0].supervisor
-        supervisor._make_id = lambda: "duplex-0"
-        await supervisor.open(PUSH_TO_TALK, PlainProjection())
-        await kill(story)
+        await lose_another_session(story)
         for server in (await story.start_server(), await story.start_server()):
             fold_log, append_close = server.supervisor._fold, server.supervisor._append_close
 
