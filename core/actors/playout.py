@@ -19,6 +19,7 @@ from core.ports.runtime import Produced
 from core.session import commands as c
 from core.session import events as e
 from core.session.config import SessionConfig
+from core.session.time_units import NS_PER_S
 
 if TYPE_CHECKING:
     from core.actors.session import Session
@@ -92,7 +93,7 @@ class Playout:
         not become an answer without end."""
         state = self.session.state
         owed = state.active is not None and state.runtime_up and not self.pacer.queue and not self.pacer.paused
-        return self.looked_ns + round(SILENT_S * 1e9) // SILENT_LOOKS if owed else None
+        return self.looked_ns + round(SILENT_S * NS_PER_S) // SILENT_LOOKS if owed else None
 
     def _moved(self, at_ns: int) -> None:
         self.looked_ns, self.silent_looks = at_ns, 0

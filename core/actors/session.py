@@ -43,8 +43,7 @@ from core.session import events as e
 from core.session.deadlines import earliest
 from core.session.machine import step
 from core.session.state import Phase, SessionState
-
-NS_PER_S = 1_000_000_000
+from core.session.time_units import NS_PER_S
 
 
 class SessionGone(Exception):
