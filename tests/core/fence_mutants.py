@@ -236,7 +236,7 @@ FENCE_MUTANTS: tuple[Mutant, ...] = (
         "exactly-once-stream",
         "swept_at_the_last_moment",
         "a session is ended for want of an owner although one has come meanwhile",
-        (Edit("core.actors.supervisor:Supervisor._end_lost", "reason, row.position)", "reason)"),),
+        (Edit("core.actors.supervisor:Supervisor._end_lost", "reason, row.position)", "reason, None)"),),
     ),
     Mutant(
         "no_lease",

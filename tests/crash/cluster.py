@@ -103,9 +103,14 @@ class Cluster:
         self.turns += 1
         return self.servers[self.turns % len(self.servers)]
 
-    def talked_to(self) -> list[ServerProcess]:
-        """The servers to which talkers connected last."""
-        return [server for server in self.servers if any(talker.server is server for talker in self.talkers)]
+    def connected_to(self, server: ServerProcess) -> list[Talker]:
+        """The talkers that have a socket open to it."""
+        return [talker for talker in self.talkers if talker.server is server]
+
+    def lost(self, server: ServerProcess) -> None:
+        """It was killed: nobody is connected to it any more."""
+        for talker in self.connected_to(server):
+            talker.server = None
 
     async def connect_to(self, server: ServerProcess, url: str, headers: Mapping[str, str]) -> Transport:
         return await trio_transport.connect(url.replace("balancer", f"127.0.0.1:{server.port}"), headers)
@@ -168,7 +173,7 @@ class Talker:
     told: Told = attrs.field(factory=Told)
     client: DuplexClient | None = None
     server: ServerProcess | None = None
-    """Where it connected last."""
+    """Where it is connected, None while it is not."""
     spoke: list[str] = attrs.field(factory=list)
     """Event ids of its commits, each after one QUESTION."""
     typed: list[str] = attrs.field(factory=list)
@@ -199,8 +204,11 @@ class Talker:
             nursery.cancel_scope.cancel()
 
     async def _connect(self, url: str, headers: Mapping[str, str]) -> Transport:
-        self.server = self.cluster.balance()
-        return await self.cluster.connect_to(self.server, url, headers)
+        self.server = None
+        server = self.cluster.balance()
+        transport = await self.cluster.connect_to(server, url, headers)
+        self.server = server
+        return transport
 
     async def _listen(
         self, client: DuplexClient, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
