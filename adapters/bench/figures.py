@@ -8,6 +8,23 @@ from collections.abc import Sequence
 from rich.console import Console
 from rich.table import Table
 
+REPORT_COLUMNS = 160
+"""Width of a report that goes to a file: no figure of any table is shortened for want of room."""
+
+
+def report_console() -> Console:
+    """A console for tables of figures: a terminal's own width, and room enough where nobody's terminal sets one."""
+    console = Console()
+    return console if console.is_terminal else Console(width=REPORT_COLUMNS)
+
+
+def figures_table(*heads: str, title: str | None = None) -> Table:
+    """A table whose first column is words and whose others are figures, which a narrow terminal folds and never cuts."""
+    table = Table(*heads, title=title, title_justify="left", box=None)
+    for column in table.columns[1:]:
+        column.justify, column.overflow = "right", "fold"
+    return table
+
 
 def percentile(values: Sequence[float], percent: float) -> float:
     """By linear interpolation between the closest ranks; NaN for no values."""
@@ -36,9 +53,7 @@ def row(name: str, values: Sequence[float], digits: int = 0) -> tuple[str, ...]:
 
 def print_table(console: Console, title: str, rows: Sequence[tuple[str, ...]]) -> None:
     """Rows as ``row`` makes them."""
-    table = Table("", "n", "median", "p90", "p99", "min", "max", title=title, title_justify="left", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table("", "n", "median", "p90", "p99", "min", "max", title=title)
     for cells in rows:
         table.add_row(*cells)
     console.print(table)

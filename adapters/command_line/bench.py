@@ -11,7 +11,7 @@ from rich.progress import Progress
 
 from adapters.bench.barge_in import barge_in as measure_barge_in
 from adapters.bench.environment import descendants, describe, rss_mib
-from adapters.bench.figures import print_table, row
+from adapters.bench.figures import print_table, report_console, row
 from adapters.bench.own_server import own_server
 from adapters.bench.speech import SpokenTurn, break_down, settle, speak
 from adapters.command_line.bench_store import store_command
@@ -84,7 +84,7 @@ def barge_in(rounds: int = 300) -> None:
 
 
 async def _speech(files: list[Path], seed: int, options: dict[str, str]) -> None:
-    console = Console()
+    console = report_console()
     console.print(describe(seed))
     async with own_server("cascade", options) as server:
         await settle(2)
@@ -116,7 +116,7 @@ def _print_speech(console: Console, turns: list[SpokenTurn], asked: int, memory_
 
 
 async def _barge_in(rounds: int) -> None:
-    console = Console()
+    console = report_console()
     console.print(describe(0))
     floor = await floor_rows(rounds)
     async with own_server("scripted", {"rtf": "0.5", "unit_ms": "100"}) as server:

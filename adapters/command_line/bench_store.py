@@ -12,11 +12,10 @@ from contextlib import contextmanager
 import click
 from rich.console import Console
 from rich.progress import Progress
-from rich.table import Table
 
 from adapters.bench.appends import PER_SECOND, AppendLatency, measure_appends
 from adapters.bench.environment import describe
-from adapters.bench.figures import percentile, print_table, row
+from adapters.bench.figures import figures_table, percentile, print_table, report_console, row
 from adapters.bench.own_server import own_server
 from adapters.bench.store import ColdResume, cold_resume, sqlite_url
 from adapters.bench.takeover import takeover_ms
@@ -41,7 +40,7 @@ def store_command(seconds: float, minutes: int, rounds: int, postgres: str | Non
     """The log: append latency and CPU of sessions that write ten events a second, as their actors do; resume of an hour by a
     server process that has never seen it; takeover after kill -9. SQLite with full durability, and PostgreSQL where there is
     one."""
-    console = Console()
+    console = report_console()
     console.print(describe(seed))
     settle()  # the appends are this process's own: it runs as a server does
     with _postgres(postgres) as url:
@@ -110,9 +109,7 @@ def _print_appends(console: Console, latencies: list[tuple[str, AppendLatency]])
         "CPU us",
         "group",
     )
-    table = Table(*heads, title=title, title_justify="left", box=None)
-    for column in table.columns[1:]:
-        column.justify = "right"
+    table = figures_table(*heads, title=title)
     for name, one in latencies:
         waited = [percentile(one.waited_ms, percent) for percent in (50, 99, 100)]
         patient = [percentile(one.patient_ms, percent) for percent in (50, 99)]

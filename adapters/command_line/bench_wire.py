@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import click
 from rich.console import Console
-from rich.table import Table
 
 from adapters.bench.disk import syncs
 from adapters.bench.echo_server import echo_server, round_trips
 from adapters.bench.environment import describe
-from adapters.bench.figures import percentile, print_table, row
+from adapters.bench.figures import figures_table, percentile, print_table, report_console, row
 from adapters.bench.own_server import own_server
 from adapters.bench.traffic import EVERY_MS
 from adapters.bench.wire import BargeIns, Load, barge_ins, real_time
@@ -70,7 +69,7 @@ def counts(text: str) -> list[int]:
 
 
 async def _wire(sessions: list[int], every_ms: int, rounds: int, load: list[int], seconds: float) -> None:
-    console = Console()
+    console = report_console()
     console.print(describe(0))
     most = max([*sessions, *load], default=1) + 8
     options = {"rtf": "1", "unit_ms": str(EVERY_MS), "first_audio_ms": "0", "sessions_max": str(most)}
@@ -111,9 +110,7 @@ async def _real_time(console: Console, options: dict[str, str], most: int, load:
     console.print(
         "n sessions in real time, 5 appends and 5 deltas a second each; lateness in ms, processor time in cores"
     )
-    table = Table(box=None)
-    for name in HEADS:
-        table.add_column(name, justify="right")
+    table = figures_table(*HEADS)
     best: Load | None = None
     notes: list[str] = []
     for count in load:
