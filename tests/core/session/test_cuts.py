@@ -8,24 +8,8 @@ import pytest
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
-from core.session.machine import Step
+from tests.core.session.reading import code, kinds, said
 from tests.core.session.world import CLIENT_VAD, UNIT_MS, World
-
-NOTHING_ASSUMED = attrs.evolve(CLIENT_VAD, unacked="heard_nothing")
-
-
-def kinds(result: Step) -> list[str]:
-    return [e.TAGS[type(record.event)] for record in result.records]
-
-
-def code(result: Step) -> str | None:
-    return result.refusal.code if result.refusal else None
-
-
-def said(world: World) -> list[str | None]:
-    """What the assistant has said, as the history knows it."""
-    return [text for role, text in world.history() if role == "assistant"]
-
 
 # -- cuts -------------------------------------------------------------------------------------------------------------
 

@@ -11,12 +11,8 @@ from core.session import events as e
 from core.session.config import AudioFormat, TurnDetection
 from core.session.machine import Step
 from core.session.overlap import is_short_ack
+from tests.core.session.reading import kinds
 from tests.core.session.world import CLIENT_VAD, RATE, SERVER_VAD, UNIT_MS, World
-
-
-def kinds(result: Step) -> list[str]:
-    return [e.TAGS[type(record.event)] for record in result.records]
-
 
 # -- appends ----------------------------------------------------------------------------------------------------------
 

@@ -13,18 +13,9 @@ from core.session import events as e
 from core.session.config import AudioFormat, SessionConfig, TurnDetection
 from core.session.deadlines import earliest
 from core.session.decisions.items import invalid_param
-from core.session.machine import Step
 from core.session.state import EVENT_IDS_MAX, Phase
+from tests.core.session.reading import code, kinds
 from tests.core.session.world import CLIENT_VAD, MS, SERVER_VAD, World
-
-
-def kinds(result: Step) -> list[str]:
-    return [e.TAGS[type(record.event)] for record in result.records]
-
-
-def code(result: Step) -> str | None:
-    return result.refusal.code if result.refusal else None
-
 
 # -- attachments and tokens -------------------------------------------------------------------------------------------
 

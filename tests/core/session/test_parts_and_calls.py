@@ -19,13 +19,10 @@ from core.session.state import (
     IMAGES_PENDING_MAX,
     REFERENCE_BYTES_MAX,
 )
+from tests.core.session.reading import code
 from tests.core.session.world import CLIENT_VAD, SERVER_VAD, World
 
 TOOL = Tool("look_up", "Looks things up.", '{"type":"object"}')
-
-
-def code(step: Step) -> str | None:
-    return step.refusal.code if step.refusal else None
 
 
 def fed(step: Step) -> list[tuple[str, str, str]]:

@@ -12,25 +12,9 @@ from core.session import effects as fx
 from core.session import events as e
 from core.session.config import UNACKED_POLICIES
 from core.session.history import item_text
-from core.session.machine import Step
 from core.session.state import RESPONSES_MAX
+from tests.core.session.reading import NOTHING_ASSUMED, code, kinds, said
 from tests.core.session.world import CLIENT_VAD, UNIT_MS, World
-
-NOTHING_ASSUMED = attrs.evolve(CLIENT_VAD, unacked="heard_nothing")
-
-
-def kinds(result: Step) -> list[str]:
-    return [e.TAGS[type(record.event)] for record in result.records]
-
-
-def code(result: Step) -> str | None:
-    return result.refusal.code if result.refusal else None
-
-
-def said(world: World) -> list[str | None]:
-    """What the assistant has said, as the history knows it."""
-    return [text for role, text in world.history() if role == "assistant"]
-
 
 # -- acks -------------------------------------------------------------------------------------------------------------
 
