@@ -5,13 +5,12 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from adapters.client.player import Player
 from core.ports.keeping import Keeper
 from core.ports.store import Body, StoredBatch
 from core.session import events as e
 from core.session.digest import body_digest
 from tests.client.fake_server import silence, tone
-from tests.client.test_against_server import Line, client_on, hear_all
+from tests.client.talking import Line, client_on, hear_all, hear_and_cut
 from tests.server.servers import open_test_server
 
 SECRET = "my secret is swordfish"
@@ -25,16 +24,7 @@ async def _converse() -> tuple[list[StoredBatch], list[Body]]:
             await client.stream_pcm(tone(500) + silence(800))
             await hear_all(client)
             await client.send_text(f"{SECRET}, a long answer please")
-            player = Player(int(trio.current_time() * 1e9))
-            async for response in client.responses():
-                async for chunk in response.audio():
-                    now_ns = int(trio.current_time() * 1e9)
-                    player.feed(response.response_id, chunk, now_ns)
-                    if player.played_ms(response.response_id) >= 500:
-                        heard_ms = player.cut(now_ns)
-                        await client.barge_in(played_ms=heard_ms, response_id=response.response_id)
-                        await response.wait_done()
-                break
+            await hear_and_cut(client, 500)
             await line.cut()
             await client.send_text("and now?")
             await hear_all(client)

@@ -2,58 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pytest
 import trio
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from wsproto import ConnectionType, WSConnection
 
-from adapters.client.credentials import ReconnectPolicy
 from adapters.client.errors import DuplexProtocolError, HandshakeRefused, SessionReplaced
-from adapters.client.player import Player
-from adapters.client.session_config import cascade_session_config
-from adapters.client.transport import Transport
-from adapters.client.trio_client import DuplexClient
-from adapters.client.trio_transport import TrioTransport
 from adapters.wire.schema import names
 from tests.client.fake_server import silence, tone
-from tests.server.servers import Server, open_test_server
-
-URL = "ws://localhost/v1/realtime"
-QUICK = ReconnectPolicy(initial_ms=20, attempts_max=20)
-
-
-class Line:
-    """The way to a server; ``cut`` breaks the latest connection."""
-
-    def __init__(self, server: Server) -> None:
-        self.server = server
-        self.streams: list[trio.abc.Stream] = []
-
-    async def connect(self, url: str, headers: Mapping[str, str]) -> Transport:
-        self.streams.append(self.server.dial())
-        transport = TrioTransport(self.streams[-1], WSConnection(ConnectionType.CLIENT))
-        await transport.open("localhost", url.removeprefix("ws://localhost"), headers)
-        return transport
-
-    async def cut(self) -> None:
-        await trio.aclose_forcefully(self.streams[-1])
-
-
-def client_on(line: Line, **options: object) -> DuplexClient:
-    config = cascade_session_config()
-    return DuplexClient(URL, connect=line.connect, config=config, reconnect=QUICK, **options)  # type: ignore[arg-type]
-
-
-async def hear_all(client: DuplexClient) -> tuple[bytes, str | None, str]:
-    """The next answer: its audio, its status, its text."""
-    async for response in client.responses():
-        audio = b"".join([chunk async for chunk in response.audio()])
-        await response.wait_done()
-        return audio, response.status, response.transcript
-    raise AssertionError("the session ended without an answer")
+from tests.client.talking import Line, client_on, hear_all, hear_and_cut
+from tests.server.servers import open_test_server
 
 
 async def test_a_spoken_turn() -> None:
@@ -67,18 +25,9 @@ async def test_a_spoken_turn() -> None:
 
 async def test_a_listener_cuts_the_answer_and_the_server_knows_what_was_heard() -> None:
     async with open_test_server() as server, client_on(Line(server)) as client:
-        player = Player(int(trio.current_time() * 1e9))
         await client.send_text("a long answer please")
         events = client.events()
-        async for response in client.responses():
-            async for chunk in response.audio():
-                now_ns = int(trio.current_time() * 1e9)
-                player.feed(response.response_id, chunk, now_ns)
-                if player.played_ms(response.response_id) >= 500:
-                    heard_ms = player.cut(now_ns)
-                    await client.barge_in(played_ms=heard_ms, response_id=response.response_id)
-                    await response.wait_done()
-            break
+        response, heard_ms = await hear_and_cut(client, 500)
         assert response.was_cut
         async for event in events:
             if event.type == names.RESPONSE_DONE:
