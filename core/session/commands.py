@@ -66,7 +66,8 @@ class AppendAudio:
 
 @attrs.frozen
 class AppendPart:
-    """Input beside audio and images: ``text`` of the turn that is being said, as it is, or ``reference_audio`` by digest."""
+    """Input beside audio and images: ``text`` of the turn that is being said, as it is (the machine measures it), or
+    ``reference_audio`` by digest, with its ``size_bytes``."""
 
     kind: str
     digest: str = ""

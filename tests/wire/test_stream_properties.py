@@ -60,7 +60,7 @@ def act(story: Story, action: tuple[Any, ...]) -> None:
         case ("show", size):
             story.do(c.AppendAudio("", 0, 0, images=(c.ImageBody("pic", size, "image/png"),)))
         case ("type", text):
-            story.do(c.AppendPart("text", size_bytes=len(text), text=text))
+            story.do(c.AppendPart("text", text=text))
         case ("look",):
             image = c.ImageBody("pic", 10, "image/png")
             story.do(c.CreateItem("user", "look", "{}", images=(image,)))

@@ -243,7 +243,7 @@ def text_append(request: Request) -> list[Step]:
     if TEXT not in request.state.inputs:
         raise Problem("native_text_append_unsupported", "This session's model takes no text.", "type")
     text = fields.text(fields.required(request.payload, "text"), "text")
-    return [Ask(c.AppendPart(TEXT, size_bytes=len(text.encode()), text=text, event_id=request.event_id))]
+    return [Ask(c.AppendPart(TEXT, text=text, event_id=request.event_id))]
 
 
 # -- cuts, playback, signals --------------------------------------------------------------------------------------

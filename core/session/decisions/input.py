@@ -83,16 +83,18 @@ def append_part(ctx: Context, command: c.AppendPart) -> Decision:
     if command.kind not in state.inputs:
         return refuse("input_unsupported", command.event_id, param)
     if command.kind == REFERENCE_AUDIO:
-        too_big = command.size_bytes > REFERENCE_BYTES_MAX
+        size_bytes = command.size_bytes
+        too_big = size_bytes > REFERENCE_BYTES_MAX
     else:
-        too_big = side.pending_bytes + command.size_bytes > state.config.max_pending_input_bytes
+        size_bytes = len(command.text.encode())
+        too_big = side.pending_bytes + size_bytes > state.config.max_pending_input_bytes
     if too_big:
         return refuse("input_too_large", command.event_id, param)
     return (
         e.Append(
             command.kind,
             command.digest,
-            command.size_bytes,
+            size_bytes,
             side.now_ms,
             0,
             encoding="",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from core.session import commands as c
@@ -11,7 +12,7 @@ from core.session import conversation
 from core.session import events as e
 from core.session.decisions import output
 from core.session.state import Phase
-from tests.core.session.world import World
+from tests.core.session.world import CLIENT_VAD, World
 
 
 def texts_bytes(world: World) -> int:
@@ -39,6 +40,16 @@ def test_transcripts_and_deletions_are_counted(monkeypatch: pytest.MonkeyPatch) 
         world.do(c.CreateItem("system", "y" * 100, "{}", "note"))
         world.do(c.DeleteItem("note"))
     assert 4_000 < world.state.items_bytes <= 5_000 + 400
+
+
+def test_a_text_counts_by_its_own_bytes_whatever_is_said_of_it() -> None:
+    world = World(attrs.evolve(CLIENT_VAD, max_pending_input_bytes=10))
+    assert world.do(c.AppendPart("text", size_bytes=0, text="é" * 4)).refusal is None
+    assert world.state.input.pending_bytes == 8
+    refusal = world.do(c.AppendPart("text", size_bytes=0, text="éé")).refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.param) == ("input_too_large", "text")
+    assert world.do(c.AppendPart("text", size_bytes=100, text="é")).refusal is None
 
 
 @pytest.mark.parametrize(

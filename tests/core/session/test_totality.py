@@ -23,7 +23,7 @@ COMMANDS = get_args(Command)
 
 ONE_OF_EACH_COMMAND: tuple[Any, ...] = (
     c.AppendAudio("d", 480, 240),
-    c.AppendPart("text", size_bytes=2, text="so"),
+    c.AppendPart("text", text="so"),
     c.ClearInput(),
     c.CommitInput(True),
     c.CreateResponse(),

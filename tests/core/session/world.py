@@ -157,7 +157,7 @@ class World:
     def show(self, kind: str = "image", size_bytes: int = 1_000, text: str = "hey ") -> Step:
         """Something beside the audio of the turn that is being said."""
         if kind == "text":
-            return self.do(c.AppendPart(kind, size_bytes=len(text.encode()), text=text))
+            return self.do(c.AppendPart(kind, text=text))
         if kind == "image":
             return self.do(c.AppendAudio("", 0, 0, images=(self.image(size_bytes),)))
         return self.do(c.AppendPart(kind, f"{kind}-{self.state.position}", size_bytes, "audio/pcm"))
