@@ -70,7 +70,10 @@ class Life:
         self._ready_at = 0.0
         self._eof = trio.Event()
         self._writing = trio.Lock()
-        self._pings_unanswered = 0
+        self._rounds_silent = 0
+        """Since it last answered a ping, or had more to say than one read takes."""
+        self._rounds_deaf = 0
+        """Since it last answered a ping."""
         self.figures: ModelStatistics | None = None
         """The model's newest."""
 
@@ -144,14 +147,19 @@ class Life:
             self._outbound.wrote()
 
     async def _ping(self) -> None:
-        """Count unanswered pings, not seconds: if this process itself was held up, one round passes and not fifteen."""
-        number = 0
-        while self._pings_unanswered * self._options.ping_interval_s < self._options.stall_timeout_s:
+        """Count rounds without an answer, not seconds: if this process itself was held up, one passes and not fifteen. Nor
+        is a worker silent of which much waits to be read here, for as long as it may talk without listening."""
+        options, number = self._options, 0
+        while True:
+            if self._rounds_silent * options.ping_interval_s >= options.stall_timeout_s:
+                self._end(f"stalled: no sign of life for {options.stall_timeout_s:g} s")
+            elif self._rounds_deaf * options.ping_interval_s >= options.deaf_timeout_s:
+                self._end(f"stalled: it talks, and has taken nothing for {options.deaf_timeout_s:g} s")
             number += 1
-            self._pings_unanswered += 1
+            self._rounds_silent += 1
+            self._rounds_deaf += 1
             self._outbound.put_first(TO_WORKER_CODEC.encode(Ping(number)))
-            await trio.sleep(self._options.ping_interval_s)
-        self._end(f"stalled: no sign of life for {self._options.stall_timeout_s:g} s")
+            await trio.sleep(options.ping_interval_s)
 
     async def _watch_exit(self) -> None:
         how = await self._link.wait()
@@ -163,7 +171,9 @@ class Life:
         frames, size = FrameBuffer(), READ_BYTES
         try:
             while data := await self._receive(size):
-                size = READ_BYTES_MAX if len(data) >= READ_BYTES else READ_BYTES
+                behind = len(data) >= READ_BYTES
+                size = READ_BYTES_MAX if behind else READ_BYTES
+                self._rounds_silent = 0 if behind else self._rounds_silent
                 for payload in frames.feed(data):
                     self._take(FROM_WORKER_CODEC.decode(payload))
             frames.end()
@@ -184,7 +194,7 @@ class Life:
     def _take(self, message: FromWorker) -> None:
         match message:
             case Pong():
-                self._pings_unanswered = 0
+                self._rounds_silent = self._rounds_deaf = 0
             case Figures(model=model):
                 self.figures = model
             case LoadProgress(stage=stage, fraction=fraction):

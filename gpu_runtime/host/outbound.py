@@ -1,8 +1,9 @@
 """The bounded queue of frames to a worker.
 
-A session has a share, so that whoever floods is the one that is refused. Audio and images may fill the queue up to its
-bounds; the small messages that steer (abort, pause, close ...) may use a reserve above them, because a lane that cannot
-be aborted is worse than a lost chunk.
+A session has a share, so that whoever floods is the one that is refused. The share of audio and images is never more than
+what is left for everybody else: ten sessions that flood have an eleventh each, and who has nothing in the queue finds room
+in it. The small messages that steer (abort, pause, close ...) may use a reserve above all bounds, because a lane that
+cannot be aborted is worse than a lost chunk.
 """
 
 from __future__ import annotations
@@ -60,13 +61,16 @@ class Outbound:
     def put(self, message: ToRuntime) -> None:
         """Raises RuntimeBusy, and then nothing was queued."""
         frame = TO_WORKER_CODEC.encode(message)
-        options = self._options
-        steering = not isinstance(message, Feed | Part)
-        items, size = (options.reserve_items, options.reserve_bytes) if steering else (0, 0)
         load = self._by_session.get(message.session) or _Load()
-        if not load.fits(len(frame), options.session_items_max + items, options.session_bytes_max + size):
+        options, steering = self._options, not isinstance(message, Feed | Part)
+        items, size = (options.reserve_items, options.reserve_bytes) if steering else (0, 0)
+        room = (options.queue_items_max + items, options.queue_bytes_max + size)
+        share = (options.session_items_max + items, options.session_bytes_max + size)
+        if not steering:
+            share = (min(share[0], room[0] - self._total.items), min(share[1], room[1] - self._total.bytes))
+        if not load.fits(len(frame), *share):
             raise RuntimeBusy(f"a session has {load.items} messages of {load.bytes} bytes waiting for the worker")
-        if not self._total.fits(len(frame), options.queue_items_max + items, options.queue_bytes_max + size):
+        if not self._total.fits(len(frame), *room):
             raise RuntimeBusy(f"{self._total.items} messages of {self._total.bytes} bytes wait for the worker")
         self._by_session[message.session] = load
         load.add(1, len(frame))

@@ -86,8 +86,8 @@ def keep_what_is_loaded() -> None:
 def _take_messages(inbound: _Inbound, model: Model, writer: Writer) -> None:
     while (message := inbound.next()) is not None:
         if isinstance(message, Ping):
-            writer.put(Pong(message.number))
-            writer.put(Figures(model.statistics()))
+            writer.put_first(Pong(message.number))
+            writer.put_first(Figures(model.statistics()))
         elif not isinstance(message, Load):
             model.handle(message)
 
