@@ -18,6 +18,7 @@ from typing import Any
 import trio
 from trio.lowlevel import ParkingLot
 
+from core.actors.alarm import Alarm
 from core.actors.attachment import Attachment
 from core.actors.crashes import log_loss
 from core.actors.door import RESUME_ELSEWHERE, Door
@@ -40,7 +41,6 @@ from core.ports.store import Body, StoreError, TermRefused
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
-from core.session.deadlines import earliest
 from core.session.machine import step
 from core.session.state import Phase, SessionState
 from core.session.time_units import NS_PER_S
@@ -79,6 +79,7 @@ class Session:
         self._playout = Playout(self, Pacer(state.config.max_client_lead_ms, state.config.max_lane_lead_ms))
         self._input_bodies = InputBodies()
         self._door = Door(self)
+        self._alarm = Alarm()
         self._nursery: trio.Nursery | None = None
         self._sender, self._watchers = ParkingLot(), ParkingLot()
         self._ended = False
@@ -257,16 +258,15 @@ class Session:
         self.line.settle()
         self._playout.release()
         self._playout.check_bounds()
-        due = earliest(self.state)
-        if due is not None and due.at_ns <= self.now_ns():
+        if self._alarm.rings(self.state, self.now_ns()):
             self.step(c.FireDeadline())
         if self._stopping is not None:
             self._stop_now(*self._stopping)
 
     def _due_at(self) -> float:
         """When there is something to do even if nothing comes in, on trio's clock; inf: never."""
-        deadline, paced_ns = earliest(self.state), self._playout.due_ns()
-        due_ns = inf if deadline is None else deadline.at_ns
+        deadline_ns, paced_ns = self._alarm.set(self.state, self.now_ns()), self._playout.due_ns()
+        due_ns = inf if deadline_ns is None else deadline_ns
         if paced_ns is not None and paced_ns < due_ns:
             due_ns = paced_ns
         due_at = (due_ns - self._clock_base_ns) / NS_PER_S
