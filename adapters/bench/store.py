@@ -27,7 +27,7 @@ from core.session.events import Record, SessionOpened
 from store.codec import Columns, decode_columns
 from store.opening import open_store
 from store.sql.engines import make_engines
-from store.sql.pages import read_columns
+from store.sql.pages import page_ends, read_columns
 from store.sql.reading import read_head
 
 T = TypeVar("T")
@@ -108,10 +108,11 @@ def _stages_in_thread(url: str, session: str) -> tuple[float, float, float, floa
 def _read_columns(connection: Connection, session: str) -> list[Columns]:
     upto = read_head(connection, session).position
     found, position = list[Columns](), 0
-    while position < upto:
-        columns, position = read_columns(connection, session, position, upto)
+    for last in page_ends(connection, session, 0, upto):
+        columns = read_columns(connection, session, position, last)
         assert columns is not None
         found.append(columns)
+        position = last
     return found
 
 

@@ -73,11 +73,8 @@ async def _measure(
         urls = {"SQLite": sqlite, **({"PostgreSQL": postgres} if postgres else {})}
         with Progress(console=console, transient=True) as progress:
             task = progress.add_task("store", total=len(urls) * 2 * (len(sessions) + rounds))
+            # The appends come last: a database has still much to do when they are over (checkpoints, vacuum).
             for name, url in urls.items():
-                for count, audio in itertools.product(sessions, (False, True)):
-                    async with open_store(url) as store:
-                        latencies.append((name, await measure_appends(store, count, seconds, audio, seed)))
-                    progress.advance(task)
                 async with own_server("scripted", {}, store_url=url) as server:
                     for number in range(rounds):
                         resumes.setdefault(name, []).append(
@@ -86,6 +83,10 @@ async def _measure(
                         progress.advance(task)
                 for _ in range(rounds):
                     takeovers.setdefault(name, []).append(await takeover_ms(url))
+                    progress.advance(task)
+                for count, audio in itertools.product(sessions, (False, True)):
+                    async with open_store(url) as store:
+                        latencies.append((name, await measure_appends(store, count, seconds, audio, seed)))
                     progress.advance(task)
     _print_appends(console, latencies)
     _print_resumes(console, minutes, resumes)

@@ -189,8 +189,10 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
         "keepalives_interval": 1,
         "keepalives_count": DEAD_AFTER_S // 2,
     }
+    # A read's statements see what is committed, each by itself: a transaction around them would be two more trips.
+    isolation = {} if writes else {"isolation_level": "AUTOCOMMIT"}
     try:
-        return create_engine(url, connect_args=arguments, **_pool_options(writes))
+        return create_engine(url, connect_args=arguments, **isolation, **_pool_options(writes))
     except ModuleNotFoundError as fault:
         raise StoreUrlInvalid(
             "PostgreSQL needs the package psycopg; get it with: pip install 'psycopg[binary]'"

@@ -10,7 +10,7 @@ What is out of the ordinary in a page (an event of an older version, a damaged o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from typing import Any
 
@@ -30,16 +30,47 @@ PAGE_BYTES = 8 * 1024 * 1024
 def scan(connection: Connection, session: str, after: int, upto: int, take: TakeRecords) -> None:
     """As Store.scan. Events never change, so several queries see the same log."""
     first = after
-    while after < upto and (records := read_page(connection, session, after, upto)):
-        take(records)
-        after = records[-1].position
+    for last in page_ends(connection, session, after, upto):
+        if records := read_page(connection, session, after, last):
+            take(records)
+            after = records[-1].position
+        if after < last:
+            break
     if after == first:
         read_head(connection, session)
 
 
-def read_page(connection: Connection, session: str, after: int, upto: int) -> Sequence[Record]:
-    """The next records of a log; empty at its end. Raises LogUnreadable."""
-    columns, last = read_columns(connection, session, after, upto)
+def page_ends(connection: Connection, session: str, after: int, upto: int) -> Iterator[int]:
+    """The last position of each page: one question for all pages, more only where the events are large."""
+    where = {"of_session": session}
+    stretches = dict[int, int]()
+    if upto > after + 1:
+        found = connection.execute(
+            _sizes_of_stretches(connection.dialect.name), {**where, "after": after, "last": upto, "of": PAGE_RECORDS}
+        )
+        stretches = {stretch: int(size) for stretch, size in found}
+    connection.rollback()
+    for stretch, begin in enumerate(range(after, upto, PAGE_RECORDS)):
+        end = min(upto, begin + PAGE_RECORDS)
+        if stretches.get(stretch, 0) <= PAGE_BYTES:
+            yield end
+        else:
+            yield from _halved(connection, where, begin, end)
+
+
+def _halved(connection: Connection, where: dict[str, Any], after: int, end: int) -> Iterator[int]:
+    while after < end:
+        last = end
+        while last > after + 1 and _size_bytes(connection, {**where, "after": after, "last": last}) > PAGE_BYTES:
+            last = after + (last - after) // 2
+        connection.rollback()
+        yield last
+        after = last
+
+
+def read_page(connection: Connection, session: str, after: int, last: int) -> Sequence[Record]:
+    """The records above ``after``, up to and with ``last``; fewer at the log's end. Raises LogUnreadable."""
+    columns = read_columns(connection, session, after, last)
     # What follows is not the database's time: no transaction stays open for it (PostgreSQL would end it, and who runs it).
     connection.rollback()
     if columns is None:
@@ -52,19 +83,14 @@ def read_page(connection: Connection, session: str, after: int, upto: int) -> Se
         return records_of(rows, session, after)
 
 
-def read_columns(connection: Connection, session: str, after: int, upto: int) -> tuple[Columns | None, int]:
-    """The next page, None at the log's end; and the position that it may reach to."""
-    where = {"of_session": session, "after": after}
-    last = min(upto, after + PAGE_RECORDS)
-    while last > after + 1 and _size_bytes(connection, where, last) > PAGE_BYTES:
-        last = after + (last - after) // 2
-    row = connection.execute(_PAGE, {**where, "last": last}).one()
-    return (None if row[0] is None else Columns(*row)), last
+def read_columns(connection: Connection, session: str, after: int, last: int) -> Columns | None:
+    """A page; None when nothing is there."""
+    row = connection.execute(_PAGE, {"of_session": session, "after": after, "last": last}).one()
+    return None if row[0] is None else Columns(*row)
 
 
-def _size_bytes(connection: Connection, where: dict[str, Any], last: int) -> int:
-    size = connection.execute(_size_of_page(connection.dialect.name), {**where, "last": last}).scalar()
-    return int(size or 0)
+def _size_bytes(connection: Connection, where: dict[str, Any]) -> int:
+    return int(connection.execute(_size_of_page(connection.dialect.name), where).scalar() or 0)
 
 
 def _in_page(columns: Sequence[ColumnElement[Any]]) -> Select[Any]:
@@ -91,7 +117,17 @@ _PAGE = _page()
 
 @cache
 def _size_of_page(dialect: str) -> Select[Any]:
+    return _in_page([func.sum(_size_of_event(dialect))])
+
+
+@cache
+def _sizes_of_stretches(dialect: str) -> Select[Any]:
+    """Of ``of`` positions each: its number from 0, its bytes."""
+    stretch = (events.c.position - bindparam("after") - 1) // bindparam("of")
+    return _in_page([stretch.label("stretch"), func.sum(_size_of_event(dialect))]).group_by("stretch")
+
+
+def _size_of_event(dialect: str) -> ColumnElement[int]:
     # SQLite tells the length of bytes without reading them, that of a text only from its characters.
     text = events.c.body
-    size = func.length(cast(text, LargeBinary)) if dialect == "sqlite" else func.octet_length(text)
-    return _in_page([func.sum(size)])
+    return func.length(cast(text, LargeBinary)) if dialect == "sqlite" else func.octet_length(text)

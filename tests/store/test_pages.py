@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
+from sqlalchemy import event
 
 from core.session.events import InputTranscript, Record
 from store.sql import engines, pages
@@ -40,6 +41,32 @@ async def test_no_transaction_stands_open_while_a_page_is_folded(backend: str, t
 
     await trio.to_thread.run_sync(scan)
     assert tuple(taken) == batch.records
+
+
+@pytest.mark.parametrize("backend", [name for name in names() if name != "memory"])
+@in_real_time
+async def test_a_scan_asks_once_for_each_page_and_once_for_their_sizes(backend: str, tmp_path: Path) -> None:
+    """Each question is a trip to the database, and while it lasts the resume waits."""
+    url = empty_database(backend, tmp_path)
+    async with open_sql_store(url) as store:
+        owner = await new_session(store)
+        await owner.append(*[InputTranscript("item", "words")] * (2 * pages.PAGE_RECORDS + 1))
+    asked: list[str] = []
+
+    def scan() -> None:
+        made = make_engines(url, "normal")
+        with made.read.connect() as connection:
+            event.listen(made.read, "before_cursor_execute", lambda *found: asked.append(found[2]))
+            pages.scan(connection, "sess_1", 2, owner.position, lambda records: None)
+            if backend == "postgresql":
+                connection.exec_driver_sql("SELECT 1")
+                status = connection.connection.driver_connection.info.transaction_status  # type: ignore[union-attr]
+                assert status.name == "IDLE", "a transaction's beginning and end are trips too"
+                asked.pop()
+        made.dispose()
+
+    await trio.to_thread.run_sync(scan)
+    assert len([statement for statement in asked if statement.startswith("SELECT")]) == 1 + 3
 
 
 @pytest.mark.parametrize("backend", [name for name in names() if name != "memory"])
