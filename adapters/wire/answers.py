@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from typing import Any
 
 import attrs
@@ -80,7 +81,7 @@ class Answers:
     def __init__(self) -> None:
         self._by_id: dict[str, Answer] = {}
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Answer]:
         return iter(list(self._by_id.values()))
 
     def __len__(self) -> int:

@@ -1,7 +1,8 @@
 """What every dialect's session object has in common: formats, detection, and what is echoed and not read.
 
-``SessionConfig.echo`` is JSON of two objects: ``client`` holds the client's own settings that the machine does not read
-(tools, tracing ...) and gets back, ``runtime`` what the client should know of the model (its unit, how much to buffer).
+``SessionConfig.echo`` is JSON of two objects: ``client`` holds the client's own settings as it wrote them and gets them back
+(tracing, say, which nobody reads, or tools, which the machine has in a form of its own), ``runtime`` what the client should
+know of the model (its unit, how much to buffer).
 Both are in the log, so a replay shows the session object that was shown, whatever model is there by then.
 """
 

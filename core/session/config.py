@@ -76,7 +76,7 @@ class SessionConfig:
     voice: str = ""
     """One of the model's voices; empty: its first."""
     output_modalities: tuple[str, ...] = ("audio",)
-    """``("audio",)`` or ``("text",)``."""
+    """``("audio",)``, ``("text",)``, or ``("text", "audio")``, which is an answer in audio with its transcript."""
     input_format: AudioFormat = AudioFormat()
     """What the client sends."""
     output_format: AudioFormat = AudioFormat()
@@ -131,7 +131,7 @@ class SessionConfig:
     replay_window_bytes: int = 8 * 1024 * 1024
     """The same, in bytes of audio."""
     echo: str = "{}"
-    """JSON object of what the dialect must echo back and the machine does not read (tools, metadata, tracing ...)."""
+    """JSON object of what the dialect must echo back as the client wrote it, and the machine does not read (tracing ...)."""
     tools: tuple[Tool, ...] = ()
     """Functions that the model may ask for."""
     tool_choice: str = "auto"

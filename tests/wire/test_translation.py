@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import base64
 import json
 from typing import Any
 
@@ -11,50 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.wire.dialect import Answer, Ask, Dialect, Request, Step
+from adapters.wire.dialect import Answer, Ask, Dialect, Request
 from adapters.wire.dialects import DUPLEX, OPENAI
 from adapters.wire.fields import DEPTH_MAX, FRAME_BYTES_MAX
 from adapters.wire.problems import Problem
 from adapters.wire.seen import Seen
 from core.session import commands as c
-from core.session.apply import apply
-from core.session.config import AudioFormat, SessionConfig, TurnDetection
-from core.session.events import ConfigChanged, Record
-from core.session.state import SessionState
+from core.session.config import AudioFormat, SessionConfig
 from tests.wire.stories import Story
-
-BOTH = pytest.mark.parametrize("dialect", [OPENAI, DUPLEX], ids=lambda dialect: dialect.name)
-PCM = base64.b64encode(bytes(320)).decode()
-
-
-def fresh(dialect: Dialect, config: SessionConfig | None = None) -> SessionState:
-    return Story(dialect.make_projection(), config or dialect.defaults).state
-
-
-def said(dialect: Dialect, event: dict[str, Any], state: SessionState | None = None) -> list[Step]:
-    return dialect.translate(json.dumps(event), state or fresh(dialect), head=7)
-
-
-def command(dialect: Dialect, event: dict[str, Any], state: SessionState | None = None) -> Any:
-    (step,) = said(dialect, event, state)
-    assert isinstance(step, Ask)
-    return step.command
-
-
-def problem(dialect: Dialect, event: dict[str, Any] | str | bytes, state: SessionState | None = None) -> Problem:
-    frame = json.dumps(event) if isinstance(event, dict) else event
-    with pytest.raises(Problem) as caught:
-        dialect.translate(frame, state or fresh(dialect), head=7)
-    return caught.value
-
-
-def updated(dialect: Dialect, *changes: dict[str, Any], config: SessionConfig | None = None) -> SessionConfig:
-    state = fresh(dialect, config)
-    for change in changes:
-        update = command(dialect, {"type": "session.update", "session": change}, state)
-        apply(state, Record(state.position + 1, 1, state.at_ns, ConfigChanged(update.config)))
-    return state.config
-
+from tests.wire.translated import ANY_JSON, BOTH, PCM, command, fresh, problem, said, updated
 
 # -- frames -------------------------------------------------------------------------------------------------------
 
@@ -93,11 +57,6 @@ def test_a_problem_names_the_event_that_it_answers(dialect: Dialect) -> None:
     assert (error["event_id"], error["param"], error["type"]) == ("mine", "audio", "invalid_request_error")
 
 
-_JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=6), inner, max_size=3),
-    max_leaves=8,
-)
 _NAMES = sorted(set(DUPLEX.handlers) | set(DUPLEX.aliases))
 _FIELDS = """
 session audio delta item item_id response response_id audio_end_ms played_ms committed_ms truncate event payload event_id
@@ -106,7 +65,7 @@ reason format sample_rate_hz video_frames vad final create_response previous_ite
 
 
 @BOTH
-@given(name=st.sampled_from(_NAMES), fields=st.dictionaries(st.sampled_from(_FIELDS), _JSON, max_size=6))
+@given(name=st.sampled_from(_NAMES), fields=st.dictionaries(st.sampled_from(_FIELDS), ANY_JSON, max_size=6))
 def test_whatever_comes_is_understood_or_refused(dialect: Dialect, name: str, fields: dict[str, Any]) -> None:
     state = fresh(dialect)
     position = state.position
@@ -115,24 +74,6 @@ def test_whatever_comes_is_understood_or_refused(dialect: Dialect, name: str, fi
     except Problem as found:
         json.dumps(dialect.problem(found))
     assert state.position == position
-
-
-_SESSION_FIELDS = """
-session audio delta item item_id response response_id audio_end_ms played_ms committed_ms truncate event payload event_id
-reason format sample_rate_hz video_frames vad final create_response previous_item_id server_event_seq
-""".split()  # noqa: SIM905
-
-
-@BOTH
-@given(session=st.dictionaries(st.sampled_from(_SESSION_FIELDS), _JSON, max_size=4))
-def test_every_configuration_that_is_taken_can_be_shown(dialect: Dialect, session: dict[str, Any]) -> None:
-    state = fresh(dialect)
-    try:
-        config = command(dialect, {"type": "session.update", "session": session}, state).config
-    except Problem:
-        return
-    apply(state, Record(state.position + 1, 1, state.at_ns, ConfigChanged(config)))
-    json.dumps(dialect.make_projection().greeting(state, None)[0], allow_nan=False)
 
 
 def test_what_a_thread_reads_of_a_session_does_not_change_with_it() -> None:
@@ -335,139 +276,3 @@ def test_transport_events_never_become_commands() -> None:
     (signal,) = said(DUPLEX, {"type": "signal_turn", "event": "user_started"})
     assert isinstance(signal, Answer)
     assert (signal.payload["type"], signal.payload["turn_state"]) == ("turn.event", "idle")
-
-
-# -- session.update -----------------------------------------------------------------------------------------------
-
-
-def test_updates_are_merged_deeply_in_any_order() -> None:
-    detection = {"audio": {"input": {"turn_detection": {"type": "server_vad", "silence_duration_ms": 500}}}}
-    tracing = {"type": "realtime", "tracing": "auto"}
-    for changes in ((detection, tracing), (tracing, detection)):
-        config = updated(OPENAI, *changes)
-        assert config.turn_detection == TurnDetection(silence_duration_ms=500)
-        shown = OPENAI.make_projection().greeting(fresh(OPENAI, config), None)[0]["session"]
-        assert shown["tracing"] == "auto"
-        assert shown["audio"]["input"]["format"] == {"type": "audio/pcm", "rate": 24_000}
-        assert shown["audio"]["input"]["turn_detection"]["interrupt_response"] is True
-
-
-@BOTH
-def test_the_context_window_is_set_by_the_duplex_dialects_names(dialect: Dialect) -> None:
-    window = {
-        "sliding_window_mode": "context",
-        "basic_window_high_tokens": 900,
-        "basic_window_low_tokens": 600,
-        "context_previous_max_tokens": 0,
-    }
-    changes = {"extra_body": window} if dialect is DUPLEX else window
-    config = updated(dialect, changes)
-    assert (config.window_mode, config.window_high_tokens) == ("context", 900)
-    assert (config.window_low_tokens, config.window_previous_tokens) == (600, 0)
-    shown = dialect.make_projection().greeting(fresh(dialect, config), None)[0]["session"]
-    assert {key: shown[key] for key in window} == window
-    for bad in ({"sliding_window_mode": "large"}, {"basic_window_low_tokens": 9_000}):
-        with pytest.raises(Problem) as caught:
-            updated(dialect, bad)
-        assert caught.value.code == "invalid_config"
-
-
-def test_both_shapes_of_a_session_say_the_same() -> None:
-    flat = {"input_audio_format": "g711_ulaw", "turn_detection": None, "voice": "joe", "max_response_output_tokens": 9}
-    nested = {
-        "audio": {
-            "input": {"format": {"type": "audio/pcmu"}, "turn_detection": None},
-            "output": {"voice": {"id": "joe"}},
-        },
-        "max_output_tokens": 9,
-    }
-    assert updated(OPENAI, flat) == updated(OPENAI, nested)
-    assert updated(OPENAI, flat).input_format == AudioFormat("g711_ulaw", 8_000)
-
-
-def of_rate(rate: object) -> dict[str, Any]:
-    return {"audio": {"input": {"format": {"type": "audio/pcm", "rate": rate}}}}
-
-
-@BOTH
-@pytest.mark.parametrize(
-    ("session", "code", "param"),
-    [
-        (
-            {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 7_999}}}},
-            "invalid_value",
-            "session.audio.input.format.rate",
-        ),
-        (
-            {"audio": {"input": {"format": {"type": "audio/pcm", "rate": "x"}}}},
-            "invalid_value",
-            "session.audio.input.format.rate",
-        ),
-        ({"audio": {"input": {"format": "mp3"}}}, "unsupported_audio_format", "session.audio.input.format"),
-        ({"audio": 5}, "invalid_value", "session.audio"),
-        ({"instructions": 5}, "invalid_value", "session.instructions"),
-        ({"output_modalities": ["smell"]}, "invalid_value", "session.output_modalities"),
-        ({"turn_detection": {"type": "psychic"}}, "unsupported_turn_detection", "session.turn_detection.type"),
-        (
-            {"turn_detection": {"type": "server_vad", "threshold": 7}},
-            "invalid_value",
-            "session.turn_detection.threshold",
-        ),
-        ({"type": "transcription"}, "unsupported", "session.type"),
-        ({"overlap_policy": "sometimes"}, "invalid_config", "session.overlap_policy"),
-        ({"max_output_tokens": 0}, "invalid_value", "session.max_output_tokens"),
-        ({"tools": [1]}, "invalid_value", "session.tools"),
-        ({"temperature": 0.8}, "unsupported", "session.temperature"),
-        ({"max_output_tokens": -(10**400)}, "invalid_value", "session.max_output_tokens"),
-        (
-            {"turn_detection": {"type": "semantic_vad", "eagerness": ["low"]}},
-            "invalid_value",
-            "session.turn_detection.eagerness",
-        ),
-        ({"extra": "x" * 300_000}, "invalid_value", "session"),
-    ],
-    ids=lambda value: str(value)[:40],
-)
-def test_a_bad_setting_is_named(dialect: Dialect, session: dict[str, Any], code: str, param: str) -> None:
-    found = problem(dialect, {"type": "session.update", "session": {"instructions": "new", **session}})
-    assert (found.code, found.param) == (code, param)
-
-
-def test_unknown_settings_come_back_and_secrets_do_not() -> None:
-    session = {"my_setting": {"a": [1]}, "ref_audio": "data:audio/wav;base64,AAAA", "extra_body": {"ref_audio": "x"}}
-    config = DUPLEX.open_config(session, DUPLEX.defaults)
-    shown = json.dumps(DUPLEX.make_projection().greeting(fresh(DUPLEX, config), None))
-    assert '"my_setting": {"a": [1]}' in shown
-    assert "ref_audio" not in shown
-
-
-def test_a_session_object_that_is_sent_back_changes_nothing() -> None:
-    for dialect in (OPENAI, DUPLEX):
-        config = updated(dialect, {"instructions": "x", "turn_detection": {"type": "semantic_vad", "eagerness": "low"}})
-        shown = dialect.make_projection().greeting(fresh(dialect, config), None)[0]["session"]
-        again = updated(dialect, shown, config=config)
-        assert dialect.make_projection().greeting(fresh(dialect, again), None)[0]["session"] == shown
-
-
-def test_in_the_duplex_dialect_detection_decides_the_overlap_policy() -> None:
-    assert updated(DUPLEX).overlap_policy == "listen_only"
-    assert updated(DUPLEX, {"turn_detection": {"type": "server_vad"}}).overlap_policy == "barge_in_on_speech"
-    nested = {"audio": {"input": {"turn_detection": {"type": "server_vad"}}}}
-    assert updated(DUPLEX, nested, {"turn_detection": None}).overlap_policy == "listen_only"
-
-
-def test_the_settings_may_stand_in_the_event_itself() -> None:
-    made = command(DUPLEX, {"type": "session.update", "instructions": "be kind"})
-    assert made.config.instructions == "be kind"
-
-
-def test_another_model_is_the_machines_to_refuse() -> None:
-    opened = DUPLEX.open_config({"model": "openbmb/MiniCPM-o-4_5"}, DUPLEX.defaults)
-    assert opened.model == DUPLEX.defaults.model
-    state = fresh(DUPLEX, opened)
-    assert (
-        command(DUPLEX, {"type": "session.update", "session": {"model": "openbmb/MiniCPM-o-4_5"}}, state).config
-        == opened
-    )
-    assert command(DUPLEX, {"type": "session.update", "session": {"model": "other"}}, state).config.model == "other"
-    assert updated(OPENAI, {"model": "gpt-realtime"}).model == OPENAI.defaults.model

@@ -8,7 +8,8 @@ from adapters.wire.settings import detection_object, format_object, read_echo
 from core.session.state import SessionState
 
 ECHOED = ("tools", "tool_choice", "tracing", "truncation", "prompt", "include", "parallel_tool_calls", "reasoning")
-"""Settings that are given back as they came and steer nothing here."""
+"""Settings that are given back as they came. Most steer nothing here; of tools and their choice the machine has its own
+reading beside them (``SessionConfig.tools``)."""
 
 _DEFAULTS: dict[str, Any] = {"tools": [], "tool_choice": "auto", "truncation": "auto"}
 
