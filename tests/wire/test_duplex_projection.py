@@ -9,6 +9,7 @@ from adapters.wire.schema.shapes import skipped_of_done
 from core.ports.projection import Credentials, Resumption
 from core.session import commands as c
 from core.session.config import SessionConfig
+from core.session.events import PlaybackAck
 from tests.wire.stories import Story, only, types
 
 
@@ -192,3 +193,40 @@ def test_input_cancel_is_answered_once(story: Story, answering: bool) -> None:
     story.do(c.CancelOutput("client_cancelled", None, True, True, always=True))
     assert types(story.deliver()).count("input_audio_buffer.cleared") == 1
     assert (story.state.epoch, story.state.input.pending_bytes) == (2, 0)
+
+
+def test_what_is_only_assumed_to_be_heard_is_acknowledged_to_nobody(story: Story) -> None:
+    story.ask()
+    story.answer("one two", 400)
+    story.done()
+    story.deliver()
+    story.wait(1_000)
+    story.ask()
+    assert [event.source for event in _acks(story)] == ["assumed"]
+    assert "playback.acknowledged" not in types(story.deliver())
+
+
+def _acks(story: Story) -> list[PlaybackAck]:
+    return [record.event for record in story.records if isinstance(record.event, PlaybackAck)]
+
+
+def test_a_barge_in_that_cuts_an_answer_leaves_the_input_alone(story: Story) -> None:
+    story.ask()
+    story.answer("Hi.")
+    story.deliver()
+    story.do(c.CancelOutput("barge_in", always=True))
+    assert "input_audio_buffer.cleared" not in types(story.deliver())
+
+
+def test_an_answer_that_the_sessions_end_cuts_has_one_of_the_four_reasons(story: Story) -> None:
+    story.ask()
+    story.answer("Hi.")
+    story.do(c.Close("bye"))
+    details = only(story.deliver(), "response.done")["response"]["status_details"]
+    assert details == {"type": "cancelled", "reason": "client_cancelled"}
+
+
+def test_a_resumed_client_is_not_told_its_session_anew(story: Story) -> None:
+    story.deliver()
+    story.do(c.Attach("other", resumed_from=story.outbox.number))
+    assert story.deliver() == []

@@ -12,7 +12,10 @@ from adapters.wire.openai.projection import _PROJECT, OpenAIProjection
 from core.session import commands as c
 from core.session.config import SessionConfig
 from core.session.events import EVENT_TYPES
+from core.session.state import short_id
 from tests.wire.stories import Story, only, types
+
+BOTH = pytest.mark.parametrize("make", [OpenAIProjection, DuplexProjection])
 
 
 @pytest.fixture
@@ -264,6 +267,117 @@ def test_an_answer_in_text_has_text_events() -> None:
         {"type": "output_text", "text": "Blue."}
     ]
     assert not any("output_audio" in t for t in types(story.seen))
+
+
+@BOTH
+def test_answers_that_play_one_behind_the_other_are_both_cleared(make: type[OpenAIProjection]) -> None:
+    story = Story(make())
+    first = story.ask()
+    story.answer("A long answer.", 5_000)
+    story.done()
+    story.do(c.CreateResponse())
+    second = story.state.active
+    assert second is not None
+    story.answer("And more.", 5_000)
+    story.done()
+    story.deliver()
+    story.wait(1_000)
+    story.do(c.CancelOutput("client_cancelled"))
+    cleared = [p["response_id"] for p in story.deliver() if p["type"] == "output_audio_buffer.cleared"]
+    assert sorted(cleared) == sorted((first, second.response_id))
+
+
+@BOTH
+def test_a_client_that_clears_what_still_plays_is_told_so_once(make: type[OpenAIProjection]) -> None:
+    story = Story(make())
+    response_id = story.ask()
+    story.answer("A long answer.", 5_000)
+    story.done()
+    story.deliver()
+    story.wait(1_000)
+    story.do(c.CancelOutput("output_audio_buffer_clear"))
+    assert [p["response_id"] for p in story.deliver() if p["type"] == "output_audio_buffer.cleared"] == [response_id]
+
+
+def test_an_answer_of_which_only_the_end_waits_is_cut_and_one_before_it_is_complete(story: Story) -> None:
+    first = story.ask()
+    story.answer("one ", 400)
+    at_the_last_delta = len(story.frames)
+    story.done()
+    story.do(c.CreateResponse())
+    story.answer("two ", 400)
+    story.deliver(at_the_last_delta)
+    story.wait(400)
+    story.do(c.CancelOutput("client_cancelled"))
+    story.deliver()
+    done = [p["response"] for p in story.seen if p["type"] == "response.done"]
+    assert [(d["id"] == first, d["status"]) for d in done] == [(True, "completed"), (False, "cancelled")]
+    assert done[0]["output"][0]["content"][0]["transcript"] == "one "
+
+
+def test_an_answer_that_plays_and_of_which_only_the_end_waits_is_cancelled(story: Story) -> None:
+    story.ask()
+    story.answer("one ", 400)
+    story.answer("two ", 400)
+    at_the_last_delta = len(story.frames)
+    story.done()
+    story.deliver(at_the_last_delta)
+    story.wait(400)
+    story.do(c.CancelOutput("client_cancelled"))
+    story.deliver()
+    done = only(story.seen, "response.done")["response"]
+    assert (done["status"], done["output"][0]["content"][0]["transcript"]) == ("cancelled", "one ")
+
+
+def test_speech_that_the_client_lets_the_answer_go_on_under_is_a_turn_and_shown(story: Story) -> None:
+    story.ask()
+    story.answer("A long story.", 5_000)
+    story.deliver()
+    story.wait(300)
+    story.speech_begins()
+    assert story.deliver() == []
+    story.do(c.JudgeOverlap("listen", "client_force_listen"))
+    assert types(story.deliver()) == ["input_audio_buffer.speech_started"]
+    story.speech_ends("and the other one?", 900)
+    assert types(story.deliver())[:2] == ["input_audio_buffer.speech_stopped", "input_audio_buffer.committed"]
+
+
+def test_a_conversation_that_the_model_cannot_hold_ends_with_its_code(story: Story) -> None:
+    story.deliver()
+    story.do(c.GainRuntime(lane_tokens_max=50))
+    story.do(c.CreateItem("user", "word " * 200, '{"type": "message", "role": "user", "content": []}', "mine"))
+    story.do(c.CreateResponse())
+    assert story.deliver()[-1]["error"]["code"] == "lane_full"
+    assert story.state.close_reason == "lane_full"
+
+
+def test_an_answer_out_of_band_belongs_to_no_conversation(story: Story) -> None:
+    for apart in (True, False):
+        story.do(c.CreateResponse(out_of_band=apart))
+        story.answer("Hello.")
+        story.done()
+        created = only(story.deliver(), "response.created")["response"]
+        assert created["conversation_id"] == (None if apart else f"conv_{short_id(story.state.session_id)}")
+
+
+def test_a_cut_answer_is_retrieved_as_incomplete_though_the_model_had_finished_it(story: Story) -> None:
+    story.ask()
+    for word in ("one ", "two "):
+        story.answer(word, 400)
+    story.done()
+    story.deliver()
+    story.wait(400)
+    story.do(c.CancelOutput("barge_in"))
+    (response,) = story.state.responses.values()
+    story.do(c.RetrieveItem(response.item_id))
+    item = only(story.deliver(), "conversation.item.retrieved")["item"]
+    assert (item["status"], item["content"][0]["transcript"]) == ("incomplete", "one ")
+
+
+def test_an_item_keeps_the_status_that_its_maker_gave_it(story: Story) -> None:
+    said = {"type": "message", "role": "assistant", "status": "incomplete", "content": []}
+    story.do(c.CreateItem("assistant", "", json.dumps(said), "mine"))
+    assert only(story.deliver(), "conversation.item.added")["item"]["status"] == "incomplete"
 
 
 def test_session_expiry_is_told_as_openai_tells_it() -> None:
