@@ -47,7 +47,6 @@ class Segment:
     item_id: str
     start_ms: int
     shown: bool
-    stopped_ms: int | None = None
 
 
 class OpenAIProjection:
@@ -186,7 +185,6 @@ class OpenAIProjection:
         segment = self._segment
         if segment is None or segment.item_id != event.item_id:
             return
-        segment.stopped_ms = event.end_ms
         if segment.shown:
             emit.live(names.SPEECH_STOPPED, audio_end_ms=event.end_ms, item_id=event.item_id)
 
@@ -196,8 +194,6 @@ class OpenAIProjection:
         if not is_turn or segment is None or segment.item_id != event.item_id or segment.shown:
             return
         self._show_speech(emit, segment)
-        if segment.stopped_ms is not None:
-            emit.live(names.SPEECH_STOPPED, audio_end_ms=segment.stopped_ms, item_id=segment.item_id)
 
     def _show_speech(self, emit: Emitter, segment: Segment) -> None:
         segment.shown = True
@@ -248,7 +244,7 @@ class OpenAIProjection:
 
     def _playback_ack(self, emit: Emitter, event: e.PlaybackAck, state: SessionState) -> None:
         response = state.responses.get(event.response_id)
-        if event.truncate and event.source == "client" and response is not None:
+        if event.truncate and response is not None:
             emit.live(names.ITEM_TRUNCATED, item_id=response.item_id, content_index=0, audio_end_ms=event.committed_ms)
 
     # -- answers --------------------------------------------------------------------------------------------------
@@ -339,7 +335,7 @@ class OpenAIProjection:
 
     def _response_ended(self, emit: Emitter, event: e.ResponseEnded, state: SessionState) -> None:
         answer = self._answers.get(event.response_id)
-        if answer is None or answer.status != items.IN_PROGRESS:
+        if answer is None:
             return
         answer.status, answer.reason, answer.usage = event.status, event.reason, event.usage
         self._end(emit, answer, state, event.status, event.reason, answer.cut_cursor)
@@ -400,10 +396,7 @@ class OpenAIProjection:
 
     def _end_text(self, answer: Answer, state: SessionState, status: str, cursor: int | None) -> str:
         """Of an answer that was cut or truncated, what was heard; of any other, all of it."""
-        response = state.responses.get(answer.response_id)
-        if response is None:
-            item = state.items.get(answer.item_id)
-            return (item.text or "") if item is not None else ""
+        response = state.responses[answer.response_id]  # both forget the same answers at the same time
         cut_short = cursor is not None and status != items.COMPLETED
         if cut_short or response.cut or response.limit_ms is not None:
             return heard_text(response)
