@@ -31,7 +31,7 @@ from adapters.bench.gpu_load import LaneDriver, Load, RawDriver, Units, run_load
 from adapters.bench.gpu_scenes import barge_in
 from adapters.bench.gpu_watch import Watch
 from gpu_runtime.engines.port import EngineStatistics, Window
-from gpu_runtime.engines.streamed import SLIDE_PIECE_TOKENS, SLIDES_AT_ONCE, StreamedLanes
+from gpu_runtime.engines.streamed import PREFILLS_AT_ONCE, SLIDE_PIECE_TOKENS, StreamedLanes
 from gpu_runtime.engines.vllm_options import VllmOptions, quiet
 from gpu_runtime.engines.vllm_random import SHAPES, write_config, write_model
 from gpu_runtime.scheduler.server import UnitServer
@@ -72,7 +72,7 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument(
         "--slides",
         type=lambda text: [Slides(*map(int, one.split("x"))) for one in text.split(",")],
-        default=[Slides(SLIDE_PIECE_TOKENS, SLIDES_AT_ONCE)],
+        default=[Slides(SLIDE_PIECE_TOKENS, PREFILLS_AT_ONCE)],
         help="PIECExAT_ONCE: tokens of a slide in one step, and slides at once; with the most sessions, one run for each",
     )
     parser.add_argument("--barge-in-history", type=int, default=8_192)
@@ -239,7 +239,7 @@ def _server(
     options: argparse.Namespace, requests: Any, count: int, gather_ms: int, slides: Slides
 ) -> tuple[StreamedLanes, UnitServer]:
     engine = StreamedLanes(
-        requests, Window(*options.window), slide_piece_tokens=slides.piece_tokens, slides_at_once=slides.at_once
+        requests, Window(*options.window), slide_piece_tokens=slides.piece_tokens, prefills_at_once=slides.at_once
     )
     scheduler = UnitScheduler(
         SchedulerOptions(unit_ms=options.unit_ms, sessions_max=count, running_max=options.requests, gather_ms=gather_ms)

@@ -10,8 +10,12 @@ import attrs
 
 from gpu_runtime.engines.history import LaneHistory
 from gpu_runtime.engines.port import LaneError, Part
+from gpu_runtime.engines.prefills import Turn
 from gpu_runtime.engines.requests import PREFILL, Piece, Request, RequestEngine, Sampling
 from gpu_runtime.engines.room import Hold, Room
+
+PATIENCE_TOKENS = 2_048
+"""For each so many of a prompt, its first token may take as long again: others speak meanwhile."""
 
 
 @attrs.define(eq=False, kw_only=True)
@@ -84,16 +88,18 @@ class OpenRequests:
         not become this lane's silence, and a place that is never given back."""
         keep_tokens = opened.covered if opened.rewound else None
         opened.rewound = False
+        patience_s = self._stall_s * (1 + sum(map(len, parts)) // PATIENCE_TOKENS)
         async with aclosing(opened.request.push(parts, sampling, keep_tokens)) as pieces:
             while True:
                 try:
-                    async with asyncio.timeout(self._stall_s):
+                    async with asyncio.timeout(patience_s):
                         piece = await anext(pieces, None)
                 except TimeoutError:
                     self._count(stalled=1)
-                    raise LaneError("lane_stalled", f"the engine gave nothing for {self._stall_s:g} s") from None
+                    raise LaneError("lane_stalled", f"the engine gave nothing for {patience_s:g} s") from None
                 if piece is None:
                     return
+                patience_s = self._stall_s
                 yield piece
 
     def interrupt(self, opened: Opened, covered: int) -> None:
@@ -104,9 +110,11 @@ class OpenRequests:
         self._room.rest(opened, opened.blocks)
         self._wake()
 
-    async def warm(self, opened: Opened, history: LaneHistory, piece_tokens: int) -> None:
-        """Compute the KV of a whole history, in pieces. Less of it when the request is closed meanwhile."""
+    async def warm(self, opened: Opened, history: LaneHistory, piece_tokens: int, turn: Turn) -> None:
+        """Compute the KV of a whole history, in pieces, between which ``turn`` gives way. Less of it when the request is
+        closed meanwhile."""
         while opened.covered < history.tokens:
+            await turn.give_way()
             end = min(opened.covered + piece_tokens, history.tokens)
             if not await self.enter(opened, end + 1):
                 return

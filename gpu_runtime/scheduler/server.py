@@ -9,6 +9,7 @@ from contextlib import aclosing
 
 import attrs
 
+from core.session.time_units import NS_PER_MS
 from gpu_runtime.engines.port import Fed, LaneEngine, LaneError, Part, Tokens, Unit, UnitEnd
 from gpu_runtime.engines.snapshot import LaneSnapshot
 from gpu_runtime.scheduler.units import Admission, SchedulerStatistics, Ticket, UnitScheduler
@@ -52,14 +53,23 @@ class UnitServer:
         """For units that gather."""
 
     async def open(
-        self, session: str, prompt: Sequence[Part], heard: Sequence[Sequence[Part]] = (), *, kv_tokens: int
+        self,
+        session: str,
+        prompt: Sequence[Part],
+        heard: Sequence[Sequence[Part]] = (),
+        *,
+        kv_tokens: int,
+        due_ns: int = 0,
     ) -> None:
-        """Admit the session (wait for it, where the scheduler queues) and open its lane. Raises LaneError with the code of
-        the refusal or of the engine, EngineLost. However it fails, the session's place is free again."""
+        """Admit the session (wait for it, where the scheduler queues) and open its lane. ``due_ns``: the deadline of its next
+        unit, by the server's clock; of many lanes that are opened at once, the earliest due is first. 0: a unit from now.
+        Raises LaneError with the code of the refusal or of the engine, EngineLost. However it fails, the session's place
+        is free again."""
+        due_ns = due_ns or self._clock_ns() + self._scheduler.options.unit_ms * NS_PER_MS
         await self.admit(session, kv_tokens)
         opened = False
         try:
-            await self._engine.open(session, prompt, heard)
+            await self._engine.open(session, prompt, heard, due_ns=due_ns)
             opened = True
         except asyncio.CancelledError:
             await self._engine.close(session)  # it may be half open
@@ -86,6 +96,7 @@ class UnitServer:
             await waiting.over.wait()
             if ticket.cancelled:
                 raise LaneError("lane_unknown", "the session has left")
+            unit = attrs.evolve(unit, due_ns=ticket.deadline_ns)
             async with aclosing(self._engine.feed(session, unit)) as events:
                 async for event in events:
                     if isinstance(event, UnitEnd):

@@ -112,6 +112,12 @@ class FakeRequests:
         """See RequestEngine."""
         self.die("shut down")
 
+    async def spend(self, tokens: int, prompt: bool = False) -> None:
+        """The time that it takes to compute so many of a prompt's tokens, or to decode one."""
+        seconds = self.options.prefill_s if prompt else self.options.step_s
+        if tokens and (seconds or not prompt):
+            await asyncio.sleep(tokens * seconds)
+
     def die(self, reason: str) -> None:
         """The engine process is gone."""
         self.lost = reason
@@ -182,7 +188,7 @@ class FakeRequest:
         before, chunk = self._chunk, _Chunk(prompt)
         self._chunk = chunk
         if before.interrupted:
-            await asyncio.sleep(options.step_s)  # the step that was under way
+            await engine.spend(1)  # the step that was under way
         while self._leak:
             yield Piece((self._leak.pop(),), "")
         cached = 0
@@ -192,11 +198,11 @@ class FakeRequest:
                 engine.check()
             engine.open[self._name] = self
             cached = min(engine.cached(prompt), len(prompt) - 1)
-        await self._compute(chunk, prompt, options.prefill_s * (len(prompt) - cached))
+        await self._compute(chunk, prompt, len(prompt) - cached)
         said = chunk.decoded
         while not self._closed and not chunk.interrupted:
             token = next_token([*self.tokens, *said])
-            await asyncio.sleep(options.step_s)
+            await engine.spend(1)
             while engine.silent & {self._name, self._name.partition("/")[0]}:
                 await engine.wait()
             engine.check()
@@ -206,14 +212,14 @@ class FakeRequest:
             stop = token in sampling.stop_tokens
             finish = "stop" if stop else "length" if len(said) >= sampling.max_new_tokens else ""
             if finish:
-                await self._compute(chunk, said[:-1], 0.0)
+                await self._compute(chunk, said[:-1], 0)
                 chunk.over = True
             yield Piece((token,), finish, cached)
             if finish:
                 return
         yield Piece((), "aborted", cached)
 
-    async def _compute(self, chunk: _Chunk, tokens: Sequence[int], seconds: float) -> None:
+    async def _compute(self, chunk: _Chunk, tokens: Sequence[int], uncached: int) -> None:
         """Hold the KV of ``tokens`` too, when there are blocks for it, unless ``interrupt`` has seen to that."""
         engine = self._engine
         size, total = engine.limits.block_tokens, engine.limits.kv_tokens // engine.limits.block_tokens
@@ -224,8 +230,7 @@ class FakeRequest:
         while not self._closed and engine.blocks_used() - own + -(-(len(self.tokens) + len(tokens)) // size) > total:
             await engine.wait()
             engine.check()
-        if seconds:
-            await asyncio.sleep(seconds)
+        await engine.spend(uncached, prompt=True)
         if not chunk.interrupted:
             self._hold(chunk, tokens)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpu_runtime.engines.streamed import SLIDE_PIECE_TOKENS, SLIDES_AT_ONCE
+from gpu_runtime.engines.streamed import PREFILLS_AT_ONCE, SLIDE_PIECE_TOKENS
 from gpu_runtime.engines.vllm_options import VllmOptions, captured
 
 
@@ -32,7 +32,7 @@ def test_a_gpu_gets_graphs_of_steps_that_take_new_input_too() -> None:
     sizes = graphs["cudagraph_capture_sizes"]
     assert sizes == sorted(set(sizes))
     assert 160 in sizes, "all lanes decode"
-    assert max(sizes) >= 160 + SLIDES_AT_ONCE * SLIDE_PIECE_TOKENS, "and slide"
+    assert max(sizes) >= 160 + PREFILLS_AT_ONCE * SLIDE_PIECE_TOKENS, "and slide"
 
 
 def test_graphs_are_no_larger_than_a_step() -> None:

@@ -8,6 +8,7 @@ from contextlib import aclosing
 import attrs
 import pytest
 
+from gpu_runtime.engines.opened import PATIENCE_TOKENS
 from gpu_runtime.engines.port import EngineLost, LaneError, Tokens, Unit, Window
 from gpu_runtime.engines.streamed import STALL_S, StreamedLanes
 from tests.gpu_runtime.engines.benches import FakeBench
@@ -111,6 +112,23 @@ def test_an_engine_that_falls_silent_for_one_lane_ends_that_one_only(rewinds: bo
         for lane in ("silent", "other"):
             await lanes.close(lane)
         assert (lanes.statistics().kv_tokens_held, len(bench.engine.open)) == (0, 0)
+
+    bench.run(story)
+
+
+def test_a_long_prompt_beside_many_others_is_given_its_time() -> None:
+    long = 10 * PATIENCE_TOKENS
+    bench = FakeBench(
+        FakeOptions(attrs.evolve(LIMITS, lane_tokens_max=2 * long, kv_tokens=8 * long, block_tokens=4_096))
+    )
+
+    async def story() -> None:
+        lanes, slow = bench.lanes(), bench.engine
+        slow.spend = lambda tokens, prompt=False: asyncio.sleep(5 * STALL_S if prompt else 0.1)  # type: ignore[method-assign]
+        await lanes.open("long", [Tokens((7,) * long)])
+        with pytest.raises(LaneError) as caught:
+            await lanes.open("short", [Tokens((7,) * 20)])
+        assert caught.value.code == "lane_stalled"
 
     bench.run(story)
 

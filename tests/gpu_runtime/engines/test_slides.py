@@ -9,7 +9,7 @@ import attrs
 
 from gpu_runtime.engines.port import Part, Window
 from gpu_runtime.engines.requests import PREFILL, Piece, Sampling
-from gpu_runtime.engines.streamed import SLIDE_PIECE_TOKENS, SLIDES_AT_ONCE, StreamedLanes
+from gpu_runtime.engines.streamed import PREFILLS_AT_ONCE, SLIDE_PIECE_TOKENS, StreamedLanes
 from tests.gpu_runtime.engines.benches import FakeBench
 from tests.gpu_runtime.engines.fake import LIMITS, FakeOptions, FakeRequest, FakeRequests
 from tests.gpu_runtime.engines.stories import Caller
@@ -69,7 +69,7 @@ def test_lanes_that_slide_at_one_time_leave_each_step_to_the_units() -> None:
         await asyncio.gather(*map(talk, callers))
         assert lanes.statistics().slid >= LANES, "each slid, all in the same second"
         assert lanes.statistics().slides_waited_for == 0
-        assert computed.most_requests == SLIDES_AT_ONCE
-        assert computed.most_tokens == SLIDES_AT_ONCE * SLIDE_PIECE_TOKENS
+        assert computed.most_requests == PREFILLS_AT_ONCE
+        assert computed.most_tokens == PREFILLS_AT_ONCE * SLIDE_PIECE_TOKENS
 
     bench.run(story)

@@ -46,7 +46,10 @@ class Stage:
             log_stats=False,
         )
         self.free = self.scheduler.kv_cache_manager.block_pool.get_num_free_blocks()
-        self._running: list[Any] = []
+        self._running: list[tuple[Any, set[str]]] = []
+        """Steps, and the requests whose prompt is not whole with them."""
+        self.scheduled: list[dict[str, int]] = []
+        """Tokens that each step computes, by request."""
         self._pushed: Counter[str] = Counter()
         self._next = 1_000
 
@@ -73,12 +76,14 @@ class Stage:
 
         scheduled = self.scheduler.schedule()
         if scheduled.total_num_scheduled_tokens:
-            self._running.append(scheduled)
+            requests = self.scheduler.requests.values()
+            self._running.append((scheduled, {r.request_id for r in requests if r.num_computed_tokens < r.num_tokens}))
+            self.scheduled.append(dict(scheduled.num_scheduled_tokens))
         if not self._running or (self.ahead and len(self._running) < 2 and scheduled.total_num_scheduled_tokens):
             return []
-        over = self._running.pop(0)
+        over, unfinished = self._running.pop(0)
         names = list(over.num_scheduled_tokens)
-        said = [[self._said()] for _ in names]
+        said = [[] if name in unfinished else [self._said()] for name in names]
         output = ModelRunnerOutput(
             req_ids=names,
             req_id_to_index={name: number for number, name in enumerate(names)},
@@ -284,3 +289,44 @@ def test_an_engine_that_has_lost_too_many_blocks_ends_itself(stage: Stage) -> No
 
     with pytest.raises(RuntimeError, match="no number"):
         until_it_is_over()
+
+
+LONG = list(range(1_000, 1_960))
+PIECE = 64
+"""VllmOptions.piece_tokens, and vLLM's longest step is of 2,048."""
+
+
+def test_a_long_prompt_is_computed_beside_those_who_speak_and_holds_none_up(stage: Stage) -> None:
+    stage.push(list(range(50)), 200)
+    while len(stage.lane.output_token_ids) < 2:
+        stage.step()
+    stage.scheduled.clear()
+    stage.push(LONG, 1, name="long")
+    pieces = len(LONG) // PIECE
+    for _ in range(pieces + 3):
+        stage.step()
+    beside = [step for step in stage.scheduled if "long" in step]
+    assert [step["long"] for step in beside] == [PIECE] * pieces
+    assert all(step.get("lane") == 1 for step in beside), "a token of its own in each of them"
+
+
+def test_a_unit_that_comes_while_a_long_prompt_is_computed_is_in_the_very_next_step(stage: Stage) -> None:
+    stage.scheduler.max_num_scheduled_tokens = 256
+    stage.push(LONG, 1, name="long")
+    stage.step()
+    assert stage.scheduled == [{"long": 256}], "alone, it has all of the step"
+    stage.push(list(range(14)), 2)
+    for _ in range(12):
+        stage.step()
+    assert stage.scheduled[1] == {"long": PIECE, "lane": 14}
+    prompt = [step for step in stage.scheduled if "long" in step]
+    assert sum(step["long"] for step in prompt) == len(LONG)
+    assert {step["long"] for step in prompt if "lane" in step} == {PIECE}
+    assert max(step["long"] for step in prompt[1:]) == 256, "and again, when nobody speaks any more"
+
+
+def test_several_long_prompts_and_nobody_who_speaks_have_all_of_the_steps(stage: Stage) -> None:
+    for number in range(2):
+        stage.push([number, *LONG], 1, name=f"long{number}")
+    stage.step()
+    assert stage.scheduled == [{"long0": 961, "long1": 961}]

@@ -21,7 +21,7 @@ class Opens:
         self.hold = False
         self.lanes: set[str] = set()
 
-    async def open(self, lane: str, *rest: object) -> None:
+    async def open(self, lane: str, *rest: object, **named: object) -> None:
         if self.fail is not None:
             raise self.fail()
         self.lanes.add(lane)
