@@ -113,3 +113,18 @@ def test_loudness_is_the_same_in_every_encoding(encoding: str) -> None:
             rms, rel=0.06 if encoding != "g711_alaw" else 0.2
         )
     assert loudness(b"", AudioFormat(encoding)) == 0.0
+
+
+@pytest.mark.parametrize("encoding", ["pcm16", "g711_ulaw", "g711_alaw"])
+def test_what_a_filter_makes_louder_than_full_scale_does_not_turn_over(encoding: str) -> None:
+    """A filter overshoots at an edge; the sample there is the loudest that there is, not one of the other sign."""
+    body = np.repeat(np.array([32_767, -32_768] * 20, "<i2"), 240).tobytes()
+    exact = np.frombuffer(OutputEncoder().encode("a", body, 24_000, AudioFormat("pcm_f32le", 16_000)), "<f4")
+    assert np.abs(exact).max() > 1.0, "it does overshoot"
+    data = OutputEncoder().encode("a", body, 24_000, AudioFormat(encoding, 16_000))
+    written = pcm.decode(data, AudioFormat(encoding, 16_000))
+    assert np.abs(written - np.clip(exact, -1, 1)).max() < 0.04
+
+
+def test_nothing_is_louder_than_full_scale() -> None:
+    assert loudness(np.full(100, 5.0, "<f4").tobytes(), AudioFormat("pcm_f32le")) == 1.0

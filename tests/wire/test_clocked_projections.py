@@ -103,3 +103,57 @@ def test_an_answer_that_is_made_fast_delays_nothing_behind_it() -> None:
     assert sum(frame.payload.get("ms", 0) for frame in story.frames) == before  # the answer itself fills this second
     story.append(200)
     assert story.frames[-1].payload == {"type": "silence", "ms": 200}
+
+
+def _chunk(story: Story) -> tuple[bool, str, bool]:
+    """The next chunk's result: listens, its text, ends the turn."""
+    story.append()
+    result = story.frames[-1].payload
+    return result["is_listen"], result["text"], result["end_of_turn"]
+
+
+def test_the_demo_is_told_where_its_turn_ends() -> None:
+    story = Story(MiniCPMOProjection())
+    story.ask()
+    assert _chunk(story) == (True, "", False)
+    story.answer("one ", 400)
+    assert _chunk(story) == (False, "one ", False)
+    assert _chunk(story) == (False, "", False), "the answer goes on, and has nothing new to give"
+    story.answer("two ", 400)
+    story.done()
+    assert _chunk(story) == (False, "two ", True)
+    assert _chunk(story) == (True, "", False)
+
+
+def test_an_answer_that_ended_behind_its_last_words_ends_the_turn_with_the_next_chunk() -> None:
+    story = Story(MiniCPMOProjection())
+    story.ask()
+    story.answer("one ", 400)
+    assert _chunk(story) == (False, "one ", False)
+    story.done()
+    assert _chunk(story) == (True, "", True)
+    assert _chunk(story) == (True, "", False)
+
+
+def test_a_cut_ends_the_turn_of_the_demo_once() -> None:
+    story = Story(MiniCPMOProjection())
+    story.ask()
+    story.answer("one ", 3_000)
+    _chunk(story)
+    story.deliver()
+    story.do(c.CancelOutput("barge_in"))
+    assert _chunk(story) == (True, "", True)
+    assert _chunk(story) == (True, "", False)
+
+
+def test_a_cut_of_a_result_that_waits_ends_the_turn_in_the_one_that_takes_its_place() -> None:
+    story = Story(MiniCPMOProjection())
+    story.ask()
+    story.deliver()
+    story.answer("one ", 3_000)
+    story.done()
+    assert _chunk(story) == (False, "one ", True)
+    story.do(c.CancelOutput("barge_in"))
+    (instead,) = story.deliver()
+    assert (instead["is_listen"], instead["text"], instead["end_of_turn"]) == (True, "", True)
+    assert _chunk(story) == (True, "", False)

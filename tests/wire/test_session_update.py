@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from adapters.wire.dialect import Dialect
 from adapters.wire.dialects import DUPLEX, OPENAI
 from adapters.wire.problems import Problem
+from adapters.wire.settings import with_capabilities
+from core.ports.runtime import Capabilities
 from core.session.apply import apply
-from core.session.config import AudioFormat, TurnDetection
+from core.session.config import AudioFormat, Tool, TurnDetection
 from core.session.events import ConfigChanged, Record
 from tests.wire.translated import ANY_JSON, BOTH, command, fresh, problem, updated
 
@@ -138,10 +140,6 @@ def test_both_shapes_of_a_session_say_the_same() -> None:
     assert updated(OPENAI, flat).input_format == AudioFormat("g711_ulaw", 8_000)
 
 
-def of_rate(rate: object) -> dict[str, Any]:
-    return {"audio": {"input": {"format": {"type": "audio/pcm", "rate": rate}}}}
-
-
 @BOTH
 @pytest.mark.parametrize(
     ("session", "code", "param"),
@@ -178,12 +176,79 @@ def of_rate(rate: object) -> dict[str, Any]:
             "session.turn_detection.eagerness",
         ),
         ({"extra": "x" * 300_000}, "invalid_value", "session"),
+        ({"max_output_tokens": 1.5}, "invalid_value", "session.max_output_tokens"),
+        ({"speed": 0.2}, "invalid_value", "session.speed"),
+        ({"speed": 1.6}, "invalid_value", "session.speed"),
+        ({"max_client_lead_ms": 99}, "invalid_value", "session.max_client_lead_ms"),
+        ({"idle_timeout_s": 0.5}, "invalid_value", "session.idle_timeout_s"),
+        (
+            {"turn_detection": {"type": "server_vad", "idle_timeout_ms": 5_000}},
+            "unsupported_turn_detection",
+            "session.turn_detection.idle_timeout_ms",
+        ),
+        ({"extra_body": {"ref_audio": "x"}}, "ref_audio_update_unsupported", "session.extra_body.ref_audio"),
     ],
     ids=lambda value: str(value)[:40],
 )
 def test_a_bad_setting_is_named(dialect: Dialect, session: dict[str, Any], code: str, param: str) -> None:
     found = problem(dialect, {"type": "session.update", "session": {"instructions": "new", **session}})
     assert (found.code, found.param) == (code, param)
+
+
+@BOTH
+def test_what_an_update_leaves_out_of_the_detection_stays_as_it_was(dialect: Dialect) -> None:
+    first = {"turn_detection": {"type": "server_vad", "threshold": 0.7, "silence_duration_ms": 500}}
+    padded = {"turn_detection": {"prefix_padding_ms": 100}}
+    assert updated(dialect, first, padded).turn_detection == TurnDetection("server_vad", 0.7, 100, 500)
+    other = updated(dialect, first, {"turn_detection": {"type": "semantic_vad"}}).turn_detection
+    assert other == TurnDetection("semantic_vad", silence_duration_ms=800), "of another type, nothing is kept"
+    eager = {"turn_detection": {"type": "semantic_vad", "eagerness": "high"}}
+    again = updated(dialect, eager, {"turn_detection": {"type": "semantic_vad", "create_response": False}})
+    assert again.turn_detection == TurnDetection("semantic_vad", silence_duration_ms=320, create_response=False)
+
+
+@BOTH
+def test_a_bare_name_of_the_present_encoding_keeps_its_rate(dialect: Dialect) -> None:
+    fast = {"audio": {"input": {"format": {"type": "audio/pcm", "rate": 48_000}}}}
+    assert updated(dialect, fast, {"input_audio_format": "pcm16"}).input_format == AudioFormat("pcm16", 48_000)
+    telephone = updated(dialect, fast, {"input_audio_format": "g711_alaw"})
+    assert telephone.input_format == AudioFormat("g711_alaw", 8_000)
+    usual = dialect.defaults.input_format
+    assert updated(dialect, {"input_audio_format": "pcm16"}, config=telephone).input_format == usual
+
+
+@BOTH
+def test_what_steers_the_model_reaches_it_and_comes_back_as_it_was_written(dialect: Dialect) -> None:
+    tools = [{"type": "function", "name": "look_up", "description": "Looks.", "parameters": {"type": "object"}}]
+    choice = {"type": "function", "name": "look_up"}
+    config = updated(dialect, {"tools": tools}, {"tool_choice": choice, "idle_timeout_s": 1.5})
+    assert config.tools == (Tool("look_up", "Looks.", '{"type":"object"}'),)
+    assert (config.tool_choice, config.idle_timeout_ms) == ("function:look_up", 1_500)
+    shown = dialect.make_projection().greeting(fresh(dialect, config), None)[0]["session"]
+    assert (shown["tools"], shown["tool_choice"], shown["idle_timeout_s"]) == (tools, choice, 1.5)
+    assert updated(dialect, {"tools": None, "tool_choice": None}, config=config).tools == ()
+
+
+@BOTH
+def test_what_a_client_must_know_of_the_model_survives_its_updates(dialect: Dialect) -> None:
+    model = Capabilities(unit_ms=320, prebuffer_ms=700)
+    config = updated(dialect, {"instructions": "x"}, config=with_capabilities(dialect.defaults, model))
+    shown = dialect.make_projection().greeting(fresh(dialect, config), None)[0]["session"]
+    assert (shown["unit_ms"], shown["recommended_prebuffer_ms"]) == (320, 700)
+
+
+COMPUTED = """
+id object state turn_state epoch active_response_id playback capabilities unit_ms recommended_prebuffer_ms
+supports_image_input supports_tool_calls expires_at session_id playback_commit_policy client_secret initial_user_text
+""".split()  # noqa: SIM905
+
+
+@BOTH
+@pytest.mark.parametrize("name", COMPUTED)
+def test_what_the_server_computes_is_not_taken_from_a_client(dialect: Dialect, name: str) -> None:
+    config = updated(dialect, {name: "mine"})
+    assert config == dialect.defaults or json.loads(config.echo) == {"client": {}, "runtime": {}}
+    assert '"mine"' not in json.dumps(dialect.make_projection().greeting(fresh(dialect, config), None))
 
 
 def test_unknown_settings_come_back_and_secrets_do_not() -> None:

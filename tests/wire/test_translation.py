@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 from typing import Any
 
@@ -16,7 +17,7 @@ from adapters.wire.fields import DEPTH_MAX, FRAME_BYTES_MAX
 from adapters.wire.problems import Problem
 from adapters.wire.seen import Seen
 from core.session import commands as c
-from core.session.config import AudioFormat, SessionConfig
+from core.session.config import AudioFormat, SessionConfig, Tool
 from tests.wire.stories import Story
 from tests.wire.translated import ANY_JSON, BOTH, PCM, command, fresh, problem, said, updated
 
@@ -40,6 +41,7 @@ from tests.wire.translated import ANY_JSON, BOTH, PCM, command, fresh, problem, 
         ("{}", "bad_event", "type"),
         ('{"type": 5}', "bad_event", "type"),
         ('{"type": "x", "event_id": {}}', "bad_event", "event_id"),
+        ('{"type": "x", "event_id": "' + "e" * 513 + '"}', "bad_event", "event_id"),
         ('{"type": "session.fly", "event_id": "e"}', "unknown_event", "type"),
         ('"' + "a" * FRAME_BYTES_MAX + '"', "event_too_large", None),
     ],
@@ -106,6 +108,19 @@ def test_audio_is_read_in_the_sessions_format(dialect: Dialect) -> None:
     assert command(dialect, {"type": "input_audio_buffer.append", "audio": PCM}, state).samples == 320
 
 
+def test_duplex_clients_may_call_their_audio_a_delta() -> None:
+    assert command(DUPLEX, {"type": "input_audio_buffer.append", "delta": PCM}).samples == 160
+
+
+@pytest.mark.parametrize("extra", [False, True])
+def test_no_path_of_the_servers_is_read_for_a_voice(extra: bool) -> None:
+    voice = {"ref_audio_path": "/etc/passwd"}
+    with pytest.raises(Problem) as caught:
+        DUPLEX.reference_voice({"extra_body": voice} if extra else voice)
+    assert caught.value.code == "unsupported_ref_audio_path"
+    assert caught.value.param == ("session.extra_body.ref_audio_path" if extra else "session.ref_audio_path")
+
+
 @BOTH
 def test_no_audio_is_no_append(dialect: Dialect) -> None:
     assert said(dialect, {"type": "input_audio_buffer.append", "audio": ""}) == []
@@ -141,6 +156,8 @@ def test_an_append_may_name_the_format_that_it_has() -> None:
         ({"vad": {"is_speech": True}}, True),
         ({"vad": {"probability": 0.4}}, False),
         ({"speech_probability": 0.6}, True),
+        ({"speech_probability": 0.5}, True),
+        ({"speech_probability": True}, None),
     ],
 )
 def test_speech_hints(hints: dict[str, Any], speech: bool | None) -> None:
@@ -250,8 +267,33 @@ def test_items() -> None:
 def test_a_spoken_item_is_input_that_is_committed() -> None:
     item = {"type": "message", "role": "user", "content": [{"type": "input_audio", "audio": PCM}]}
     steps = said(OPENAI, {"type": "conversation.item.create", "item": item, "event_id": "e"})
-    kinds = [type(step.command) for step in steps if isinstance(step, Ask)]
-    assert kinds == [c.AppendAudio, c.CommitInput]
+    appended, committed = (step.command for step in steps if isinstance(step, Ask))
+    assert isinstance(appended, c.AppendAudio)
+    assert (appended.is_speech, appended.event_id) == (True, None)
+    assert committed == c.CommitInput(False, "e"), "it is answered when the client asks for it"
+
+
+def test_what_an_assistant_said_is_an_item_by_its_words_and_its_sound_is_not_kept() -> None:
+    for kind in ("input_audio", "output_audio"):
+        part = {"type": kind, "audio": PCM, "transcript": "hello"}
+        item = {"type": "message", "role": "assistant", "content": [part]}
+        made = command(OPENAI, {"type": "conversation.item.create", "item": item})
+        assert (made.role, made.text) == ("assistant", "hello")
+        assert json.loads(made.item)["content"] == [{"type": kind, "transcript": "hello"}]
+
+
+@BOTH
+def test_items_and_metadata_are_bounded_and_sound_in_an_item_does_not_count(dialect: Dialect) -> None:
+    def item(part: dict[str, Any]) -> dict[str, Any]:
+        message = {"type": "message", "role": "user", "content": [part]}
+        return {"type": "conversation.item.create", "item": message}
+
+    text = {"type": "input_text", "text": "x" * 999_999, "more": "y" * 100_000}
+    assert problem(dialect, item(text)).param == "item"
+    assert said(dialect, item({"type": "input_audio", "audio": base64.b64encode(bytes(1_200_000)).decode()}))
+    metadata = {"k": "v" * 16_384}
+    found = problem(dialect, {"type": "response.create", "response": {"metadata": metadata}})
+    assert (found.code, found.param) == ("invalid_value", "response.metadata")
 
 
 def test_a_response_is_asked_for_with_what_it_may_say() -> None:
@@ -259,6 +301,24 @@ def test_a_response_is_asked_for_with_what_it_may_say() -> None:
     made = command(OPENAI, {"type": "response.create", "response": wanted})
     assert made == c.CreateResponse('{"k":"v"}', "be brief", ("text",), None, True)
     assert problem(OPENAI, {"type": "response.create", "response": {"input": [{}]}}).param == "response.input"
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("wanted", "made"),
+    [
+        ({"output_modalities": ["text", "audio"]}, c.CreateResponse(modalities=("audio",))),
+        ({"modalities": ["text"]}, c.CreateResponse(modalities=("text",))),
+        ({"max_output_tokens": "inf"}, c.CreateResponse()),
+        ({"max_response_output_tokens": 7}, c.CreateResponse(max_output_tokens=7)),
+        ({"tools": [{"type": "function", "name": "f"}]}, c.CreateResponse(tools=(Tool("f"),))),
+        ({"tools": [], "tool_choice": "none"}, c.CreateResponse(tools=(), tool_choice="none")),
+    ],
+)
+def test_an_answer_may_differ_from_its_session(
+    dialect: Dialect, wanted: dict[str, Any], made: c.CreateResponse
+) -> None:
+    assert command(dialect, {"type": "response.create", "response": wanted}) == made
 
 
 # -- transport ----------------------------------------------------------------------------------------------------
@@ -270,7 +330,8 @@ def test_transport_events_never_become_commands() -> None:
     assert touch == Ask(c.Touch())  # a sign of life is all that it is for the session
     assert beat.payload["type"] == "session.heartbeat_ack"
     assert said(DUPLEX, {"type": "session.event_ack", "server_event_seq": 7}) == []
-    assert problem(DUPLEX, {"type": "session.event_ack", "server_event_seq": 8}).code == "invalid_event_ack"
+    for number in (8, -1, True, 1.0, None):
+        assert problem(DUPLEX, {"type": "session.event_ack", "server_event_seq": number}).code == "invalid_event_ack"
     assert problem(DUPLEX, {"type": "session.resume"}).code == "unsupported_session_resume"
     assert problem(OPENAI, {"type": "session.heartbeat"}).code == "unknown_event"
     (signal,) = said(DUPLEX, {"type": "signal_turn", "event": "user_started"})
