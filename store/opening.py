@@ -4,14 +4,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 from core.ports.keeping import Keeper
 from store.memory import open_memory_store
 from store.queueing import DEFAULT_LIMITS, QueueLimits
 from store.sql.engines import Durability
 from store.sql.sql_store import open_sql_store
+from store.sql.urls import parse_url
 
 MEMORY_URLS = ("memory:", "sqlite+memory://")
+
+
+def file_of(url: str) -> Path | None:
+    """A SQLite store's file; None for a store that is no file. Raises StoreUrlInvalid."""
+    if url in MEMORY_URLS:
+        return None
+    parsed = parse_url(url)
+    return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
 
 
 @asynccontextmanager

@@ -20,19 +20,18 @@ from adapters.archive.pruning import Pruning, prune_sessions
 from adapters.archive.reading_lines import ArchiveInvalid
 from adapters.archive.writing import export_session
 from adapters.command_line.reading import (
-    NotThere,
+    Damaged,
     find_session,
     no_session,
     reading,
     run,
     store_option,
-    without_password,
+    told_of,
 )
 from adapters.replay.replaying import SessionUnreadable
 from core.ports.keeping import Keeper
-from core.ports.store import SessionExists, SessionUnknown, StoreError
+from core.ports.store import SessionExists, SessionUnknown
 from store.opening import open_store
-from store.sql.engines import StoreUrlInvalid
 
 Show = Callable[[str, int, int], None]
 
@@ -109,7 +108,7 @@ def import_command(files: tuple[Path, ...], store_url: str) -> None:
         try:
             found = run(_import, store_url, path)
         except (ArchiveInvalid, zipfile.BadZipFile) as fault:
-            raise click.ClickException(f"{path}: {fault}") from None
+            raise Damaged(f"{path}: {fault}") from None
         except SessionExists as fault:
             raise click.ClickException(f"{path}: session {fault} is in the store already") from None
         replayed = "replays exactly" if found.replay.exact else "differs from what was recorded (see duologue replay)"
@@ -142,7 +141,7 @@ def erase_command(session: str, store_url: str, yes: bool) -> None:
     except SessionUnknown:
         raise no_session(session) from None
     except SessionUnreadable as fault:
-        raise click.ClickException(f"{session} cannot be folded, so it cannot be erased (prune it): {fault}") from None
+        raise Damaged(f"{session} cannot be folded, so it cannot be erased (prune it): {fault}") from None
     note = "" if done.was_exact else "; before, it did not replay as recorded"
     click.echo(f"{session}: {done.events} events are left, without words and sounds{note}")
 
@@ -190,15 +189,9 @@ async def _prune(url: str, older_than_s: int | None, keep_bytes: int | None, dry
 @asynccontextmanager
 async def _writing(url: str) -> AsyncIterator[Keeper]:
     """The store at ``url``, made where there is none."""
-    try:
+    with told_of(url, "written"):
         async with open_store(url) as store:
             yield store
-    except SessionExists:
-        raise
-    except StoreError as fault:
-        raise NotThere(f"the store at {without_password(url)} cannot be written: {fault}") from fault
-    except StoreUrlInvalid as fault:
-        raise NotThere(f"--store {without_password(url)}: {fault}") from None
 
 
 def _size(count: int) -> str:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import TypeVar
 
 import click
 import trio
 
 from core.ports.keeping import Keeper
-from core.ports.store import SessionUnknown, Store, StoreError
-from store.opening import open_store
-from store.sql.engines import StoreUrlInvalid
+from core.ports.store import LogUnreadable, SessionExists, SessionUnknown, Store, StoreDamaged, StoreError
+from store.opening import file_of, open_store
+from store.sql.urls import StoreUrlInvalid
 
 DEFAULT_STORE = "sqlite:///duologue.sqlite3"
 PREFIX_ROWS_MAX = 10_000
@@ -38,6 +37,12 @@ class NotThere(click.ClickException):
     exit_code = 2
 
 
+class Damaged(click.ClickException):
+    """A store or a log is there, and damaged."""
+
+    exit_code = 3
+
+
 def no_session(session: str) -> NotThere:
     """Says which, and how to find one."""
     return NotThere(f"no session {session}. List them: duologue sessions list")
@@ -57,16 +62,24 @@ def run(function: Callable[..., Awaitable[T]], *args: object) -> T:
 @asynccontextmanager
 async def reading(url: str) -> AsyncIterator[Keeper]:
     """The store at ``url``. A SQLite file must be there already: reading makes none."""
-    path = url.removeprefix("sqlite:///")
-    if path != url and not Path(path).exists():
-        raise NotThere(f"there is no store at {path}. Name the server's with --store, or start one: duologue serve")
-    try:
+    with told_of(url, "read"):
+        path = file_of(url)
+        if path is not None and not path.exists():
+            raise NotThere(f"there is no store at {path}. Name the server's with --store, or start one: duologue serve")
         async with open_store(url) as store:
             yield store
-    except SessionUnknown:
+
+
+@contextmanager
+def told_of(url: str, what: str) -> Iterator[None]:
+    """What is wrong with the store at ``url``, in words and with an exit code."""
+    try:
+        yield
+    except (SessionUnknown, SessionExists):
         raise
     except StoreError as fault:
-        raise NotThere(f"the store at {without_password(url)} cannot be read: {fault}") from fault
+        kind = Damaged if isinstance(fault, StoreDamaged | LogUnreadable) else NotThere
+        raise kind(f"the store at {without_password(url)} cannot be {what}: {fault}") from fault
     except StoreUrlInvalid as fault:
         raise NotThere(f"--store {without_password(url)}: {fault}") from None
 

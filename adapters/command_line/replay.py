@@ -31,8 +31,8 @@ def replay(session: str, store_url: str, as_json: bool) -> None:
     the conversation. What was made and not heard is struck out, or in brackets where there is no terminal. The beginning
     of an id is enough.
 
-    Exit codes: 0 the replay is exact, 1 it differs, 2 there is no such session or store, 3 the log is damaged. With 1 and
-    3 the position is named.
+    Exit codes: 0 the replay is exact, 1 it differs, 2 there is no such session or store, 3 the log or the store is
+    damaged. With 1 and 3 the position is named, where the store can tell it.
 
     \b
     Example: duologue sessions list; duologue replay duplex-4f...

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 from adapters.command_line.config_file import model_options, read_config, session_defaults
-from adapters.command_line.reading import DEFAULT_STORE
+from adapters.command_line.reading import DEFAULT_STORE, Damaged, without_password
 from adapters.command_line.server_log import set_up_log, wordless_crashes
 from adapters.command_line.workers import OpenRuntime, runtime_of, worker_flags
 from adapters.server.admission import Limits
@@ -33,10 +33,10 @@ from adapters.server.serving import (
 )
 from adapters.server.settings import ServerSettings, is_loopback
 from adapters.wire.served import OPENAI_MODELS, Served
-from core.ports.store import Store, StoreError
+from core.ports.store import Store, StoreDamaged, StoreError
 from gpu_runtime.plugin import ModelUnavailable
 from store.opening import open_store
-from store.sql.engines import StoreUrlInvalid
+from store.sql.urls import StoreUrlInvalid
 
 OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
 
@@ -170,7 +170,8 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
       [session]                 # what every conversation begins with, as in session.update
       instructions = "You are a friendly museum guide."
 
-    The first Ctrl-C lets answers finish (see --drain-s), the second ends it at once.
+    The first Ctrl-C lets answers finish (see --drain-s), the second ends it at once. Exit codes: 0 it was told to end,
+    1 it cannot serve, 2 wrong usage, 3 the store is damaged.
     """
     set_up_log(log_level)
     settings = _settings(flags, ctx.meta.get("duologue.session", {}))
@@ -189,8 +190,13 @@ def _run(settings: ServerSettings, flags: Mapping[str, Any], runtime: OpenRuntim
             trio.run(_serve, settings, make_store, runtime, bar, strict_exception_groups=True)
     except* CannotListen as group:
         raise click.ClickException(_first(group)) from None
-    except* (ModelUnavailable, StoreUrlInvalid, StoreError) as group:
+    except* ModelUnavailable as group:
         raise click.ClickException(_first(group)) from None
+    except* StoreUrlInvalid as group:
+        raise click.UsageError(f"--store {without_password(flags['store'])}: {_first(group)}") from None
+    except* StoreError as group:
+        kind = click.ClickException if group.subgroup(StoreDamaged) is None else Damaged
+        raise kind(f"the store at {without_password(flags['store'])}: {_first(group)}") from None
     except* KeyboardInterrupt:
         raise click.Abort from None
 

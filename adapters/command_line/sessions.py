@@ -56,7 +56,11 @@ class Listed:
 
 @click.group()
 def sessions() -> None:
-    """Look at recorded sessions: list them, show the events of one; keep them as files, erase them, throw them away."""
+    """Look at recorded sessions: list them, show the events of one; keep them as files, erase them, throw them away.
+
+    Exit codes: 0 done, 1 it could not be done, 2 wrong usage, or there is no such session or store, 3 the log, the archive or
+    the store is damaged.
+    """
 
 
 for command in (export_command, import_command, erase_command, prune_command):

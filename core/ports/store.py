@@ -34,6 +34,10 @@ class StoreFailed(StoreError):
     """The database failed (disk, connection). Whether the batch is in is unknown until it is appended again."""
 
 
+class StoreDamaged(StoreFailed):
+    """The database says that what it keeps is damaged, or that its file is none of its own: trying again does not help."""
+
+
 class LogUnreadable(StoreError):
     """A log that this server cannot read: of another version, or with something missing. It stays so."""
 

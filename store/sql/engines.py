@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Literal
 
 import attrs
-from sqlalchemy import URL, Connection, Engine, create_engine, event, make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
 
-from core.ports.store import StoreFailed
+from core.ports.store import StoreDamaged, StoreFailed
 from store.sql.migrations import make_tables
+from store.sql.urls import parse_url
 
 Durability = Literal["full", "normal"]
 
@@ -35,21 +36,28 @@ PostgreSQL ends its transaction, and another server can take them. Less than wha
 
 WRITABLE = "the server's user must be able to write to the file and to its folder"
 
+RECOVER = "bring back a copy, or save what can still be read with: sqlite3 FILE .recover | sqlite3 NEW"
+
 ADVICE = {
     "SQLITE_FULL": "the disk is full: make room, or throw sessions away with: duologue sessions prune",
     "SQLITE_READONLY": f"the file is read-only: {WRITABLE}",
     "SQLITE_CANTOPEN": f"the file cannot be opened: {WRITABLE}",
     "SQLITE_IOERR": "the disk failed: the system's log says more",
     "SQLITE_BUSY": "another program holds the file locked",
-    "SQLITE_NOTADB": "the store's file is no SQLite database: name another with --store",
-    "SQLITE_CORRUPT": "the file is damaged: bring back a copy, or export what can still be read",
+    "SQLITE_NOTADB": "the store's file is no SQLite database: name another with --store, or bring back a copy",
+    "SQLITE_CORRUPT": f"the file is damaged: {RECOVER}",
     "25006": "the database takes no writes: a standby, or one that was set to read-only",
+    "XX001": "the database's own files are damaged: its log says more; bring back a copy",
+    "XX002": "an index of the database is damaged: REINDEX it",
     "53100": "the database's disk is full",
     "53300": "the database has no connection left: raise its max_connections",
     "28": "the database does not let this user in: check the URL's name and password",
     "3D000": "there is no database of that name: create it first",
 }
 """How a database's code begins -> what is wrong, and what to do about it."""
+
+DAMAGE = ("SQLITE_NOTADB", "SQLITE_CORRUPT", "XX001", "XX002")
+"""How the codes of those begin that do not go away by themselves."""
 
 NO_CODE = "no code"
 NO_CONNECTION = (
@@ -59,10 +67,6 @@ NO_CONNECTION = (
 
 DEAD_AFTER_S = 10
 """A network that swallows packets says nothing: after so long without an answer the connection counts as broken."""
-
-
-class StoreUrlInvalid(ValueError):
-    """A store URL that names no database this server can use."""
 
 
 @attrs.frozen
@@ -84,12 +88,17 @@ def failure(fault: DBAPIError | PoolTimeout) -> StoreFailed:
     where a database may quote them."""
     if isinstance(fault, PoolTimeout):
         return StoreFailed("no connection to the database came free in time")
-    origin = fault.orig
+    return failure_of(fault.orig)
+
+
+def failure_of(origin: BaseException | None) -> StoreFailed:
+    """The same for what a driver raised."""
     code = getattr(origin, "sqlite_errorname", None) or getattr(origin, "sqlstate", None) or NO_CODE
     if code == NO_CODE and type(origin).__name__ == "OperationalError":
         return StoreFailed(f"OperationalError: {NO_CONNECTION}")
     advice = next((f" ({words})" for begin, words in ADVICE.items() if code.startswith(begin)), "")
-    return StoreFailed(f"{type(origin).__name__}: {code}{advice}")
+    kind = StoreDamaged if code.startswith(DAMAGE) else StoreFailed
+    return kind(f"{type(origin).__name__}: {code}{advice}")
 
 
 def make_engines(url: str, durability: Durability) -> Engines:
@@ -111,23 +120,6 @@ def make_engines(url: str, durability: Durability) -> Engines:
         engines.dispose()
         raise
     return engines
-
-
-def parse_url(url: str) -> URL:
-    """Raises StoreUrlInvalid."""
-    try:
-        parsed = make_url(url)
-    except ArgumentError as fault:
-        raise StoreUrlInvalid("a store URL looks like sqlite:///duologue.sqlite3 or postgresql://host/name") from fault
-    match parsed.get_backend_name():
-        case "sqlite" if parsed.database in (None, "", ":memory:"):
-            raise StoreUrlInvalid("a SQLite store needs a file; for a store in memory say memory:")
-        case "sqlite":
-            return parsed.set(drivername="sqlite+pysqlite")
-        case "postgresql" | "postgres":
-            return parsed.set(drivername="postgresql+psycopg")
-        case other:
-            raise StoreUrlInvalid(f"no store speaks {other!r}: use sqlite, postgresql or memory:")
 
 
 def _sqlite_engine(url: URL, durability: Durability, writes: bool) -> Engine:
@@ -179,9 +171,7 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
         "idle_in_transaction_session_timeout": STALLED_MS,
         "default_transaction_read_only": "off" if writes else "on",
     }
-    options = " ".join(f"-c {name}={value}" for name, value in settings.items())
     arguments = {
-        "options": options,
         "connect_timeout": 5,
         "application_name": "duologue",
         "tcp_user_timeout": DEAD_AFTER_S * 1_000,
@@ -189,14 +179,13 @@ def _postgresql_engine(url: URL, durability: Durability, writes: bool) -> Engine
         "keepalives_interval": 1,
         "keepalives_count": DEAD_AFTER_S // 2,
     }
+    # The URL has the last word, but for what the store relies on.
+    arguments = {name: value for name, value in arguments.items() if name not in url.query}
+    ours = " ".join(f"-c {name}={value}" for name, value in settings.items())
+    arguments["options"] = f"{url.query.get('options', '')} {ours}".strip()
     # A read's statements see what is committed, each by itself: a transaction around them would be two more trips.
     isolation = {} if writes else {"isolation_level": "AUTOCOMMIT"}
-    try:
-        return create_engine(url, connect_args=arguments, **isolation, **_pool_options(writes))
-    except ModuleNotFoundError as fault:
-        raise StoreUrlInvalid(
-            "PostgreSQL needs the package psycopg; get it with: pip install 'psycopg[binary]'"
-        ) from fault
+    return create_engine(url, connect_args=arguments, **isolation, **_pool_options(writes))
 
 
 def _pool_options(writes: bool) -> dict[str, Any]:

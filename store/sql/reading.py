@@ -9,7 +9,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select, tuple_
 
-from core.ports.store import LogUnreadable, SessionRow, SessionUnknown, StoredBatch, StoreFailed
+from core.ports.store import LogUnreadable, SessionRow, SessionUnknown, StoreDamaged, StoredBatch
 from core.session.digest import body_digest
 from core.session.events import TAGS, Event, Record
 from store.codec import Row as EventRow
@@ -115,7 +115,7 @@ def records_of(rows: EventRows, session: str, after: int) -> list[Record]:
 def read_bodies(
     connection: Connection, session: str, digests: Sequence[str], limit_bytes: int
 ) -> dict[str, bytes | None]:
-    """As Store.bodies. Raises StoreFailed when bytes are not those that were stored."""
+    """As Store.bodies. Raises StoreDamaged when bytes are not those that were stored."""
     wanted = {"of_session": session, "names": json.dumps([digest for digest in digests if is_storable(digest)])}
     known = bodies.c.digest.in_(given_names(connection.dialect.name)), bodies.c.session == bindparam("of_session")
     sizes = {row.digest: int(row.size_bytes) for row in connection.execute(_SIZES.where(*known), wanted)}
@@ -133,7 +133,7 @@ def read_bodies(
 
 
 def read_body(connection: Connection, session: str, digest: str) -> bytes:
-    """Raises KeyError, or StoreFailed when the bytes are not those that were stored."""
+    """Raises KeyError, or StoreDamaged when the bytes are not those that were stored."""
     row = connection.execute(_BODY, {"of_session": session, "of_digest": digest}).first()
     if row is None:
         raise KeyError(digest)
@@ -143,7 +143,7 @@ def read_body(connection: Connection, session: str, digest: str) -> bytes:
 def _checked(session: str, digest: str, coding: str, data: bytes) -> bytes:
     data = bytes(data)
     if coding != RAW or body_digest(data) != digest:
-        raise StoreFailed(f"{session}: body {digest} is damaged or of coding {coding!r}")
+        raise StoreDamaged(f"{session}: body {digest} is damaged or of coding {coding!r}")
     return data
 
 

@@ -34,7 +34,7 @@ from store.queued import QueuedStore
 from store.queueing import DEFAULT_LIMITS, Item, Outcome, QueueLimits
 from store.sql import keeping, owners, pages, reading, stalls
 from store.sql.checkpoint import Checkpointer
-from store.sql.engines import READERS_MAX, SCANS_MAX, Durability, Engines, failure, make_engines
+from store.sql.engines import READERS_MAX, SCANS_MAX, Durability, Engines, failure, failure_of, make_engines
 from store.sql.file import StoreFile
 from store.sql.listener import TermListener
 from store.sql.stalls import StallGuard
@@ -92,7 +92,7 @@ class SqlStore(QueuedStore):
         return await self._read(partial(reading.read_picked, session=_known(session), kinds=kinds))
 
     async def body(self, session: str, digest: str) -> bytes:
-        """See Store.body. Raises StoreFailed too, also when the bytes are not those that were stored."""
+        """See Store.body. Raises StoreFailed too; StoreDamaged when the bytes are not those that were stored."""
         if not (is_storable(session) and is_storable(digest)):
             raise KeyError(digest)
         return await self._read(partial(reading.read_body, session=session, digest=digest))
@@ -100,7 +100,7 @@ class SqlStore(QueuedStore):
     async def bodies(
         self, session: str, digests: Sequence[str], limit_bytes: int = BODIES_BYTES
     ) -> Mapping[str, bytes | None]:
-        """See Store.bodies. Raises StoreFailed too, also when bytes are not those that were stored."""
+        """See Store.bodies. Raises StoreFailed too; StoreDamaged when bytes are not those that were stored."""
         if not is_storable(session):
             return dict.fromkeys(digests)
         query = partial(reading.read_bodies, session=session, digests=digests, limit_bytes=limit_bytes)
@@ -157,7 +157,7 @@ class SqlStore(QueuedStore):
         except PoolTimeout as fault:
             raise failure(fault) from fault
         except engine.dialect.loaded_dbapi.Error as fault:
-            raise StoreFailed(type(fault).__name__) from fault
+            raise failure_of(fault) from fault
 
     def _vacuum_in_thread(self, guard: StallGuard) -> None:
         try:

@@ -195,7 +195,7 @@ def test_a_session_with_a_name_that_the_model_does_not_know(tmp_path: Path, tabl
 def test_a_store_that_is_some_other_file(tmp_path: Path) -> None:
     (tmp_path / "notes.txt").write_text("no database " * 500)
     code, text = run("serve", "--port", "0", "--model", "scripted", "--store", f"sqlite:///{tmp_path}/notes.txt")
-    assert code == 1
+    assert code == 3
     assert "no SQLite database: name another with --store" in text
 
 

@@ -14,10 +14,11 @@ from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, create_engine, text
 
 from store.sql import engines, migrations
-from store.sql.engines import make_engines, parse_url
+from store.sql.engines import make_engines
 from store.sql.migrations import FOLDER, HEAD, make_tables, tables_version
 from store.sql.schema import metadata
 from store.sql.sql_store import open_sql_store
+from store.sql.urls import parse_url
 from tests.store.backends import append, empty_database, in_real_time, names, new_session, stored, whole_log, writer
 
 BACKENDS = [name for name in names() if name != "memory"]

@@ -18,9 +18,9 @@ from store.codec import UPCASTERS, LogUnreadable
 from store.opening import open_store
 from store.sql import engines, file, pages
 from store.sql.checkpoint import Checkpointer
-from store.sql.engines import StoreUrlInvalid
 from store.sql.schema import bodies
 from store.sql.sql_store import SqlStore, open_sql_store
+from store.sql.urls import StoreUrlInvalid
 from tests.store.backends import append, append_all, in_real_time, new_session, stored, whole_log
 
 REFUSE_POISON = """
