@@ -231,7 +231,7 @@ def test_what_steers_the_model_reaches_it_and_comes_back_as_it_was_written(diale
 
 @BOTH
 def test_what_a_client_must_know_of_the_model_survives_its_updates(dialect: Dialect) -> None:
-    model = Capabilities(unit_ms=320, prebuffer_ms=700)
+    model = Capabilities("scripted", unit_ms=320, prebuffer_ms=700)
     config = updated(dialect, {"instructions": "x"}, config=with_capabilities(dialect.defaults, model))
     shown = dialect.make_projection().greeting(fresh(dialect, config), None)[0]["session"]
     assert (shown["unit_ms"], shown["recommended_prebuffer_ms"]) == (320, 700)
