@@ -1,4 +1,5 @@
 """What a model plugin is. Plugins are found by the entry-point group ``duologue.models``; the entry is a ``Loader``.
+``docs/plugins.md`` has a whole one.
 
 A plugin runs in the worker process and knows nothing of sessions' logs, sockets or clients: it takes the port's messages
 and emits the port's messages. ``handle`` is called from one thread, in order, and must return at once (a millisecond);

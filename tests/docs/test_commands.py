@@ -53,7 +53,8 @@ def shown_files() -> Iterator[tuple[str, str]]:
     """(where, text) of each settings file that a page or ``serve --help`` shows."""
     for page in PAGES:
         for text in re.findall(r"^```toml\n(.*?)^```$", page.read_text(), re.MULTILINE | re.DOTALL):
-            yield page.relative_to(ROOT).as_posix(), text
+            if "pyproject.toml" not in text.partition("\n")[0]:
+                yield page.relative_to(ROOT).as_posix(), text
     help_text = commands()["duologue serve"].help or ""
     yield "duologue serve --help", help_text.partition("A file for --config:\n")[2].partition("\n\n")[0]
 
