@@ -37,9 +37,8 @@ def reached_ms(response: Response, sent: Mapping[str, Sent], now_ns: int) -> int
 def assumed_heard_ms(state: SessionState, response: Response, cursor: Cursor, now_ns: int) -> int:
     """What a client that never acks is taken to have heard (config.unacked)."""
     if state.config.unacked == "heard_nothing":
-        return response.committed_ms
-    heard = min(sent_ms(response, cursor), reached_ms(response, cursor.sent, now_ns))
-    return max(heard, response.committed_ms)
+        return 0
+    return min(sent_ms(response, cursor), reached_ms(response, cursor.sent, now_ns))
 
 
 def played_now_ms(response: Response, cursor: Cursor, now_ns: int) -> int:

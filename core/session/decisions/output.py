@@ -33,9 +33,10 @@ def create_response(ctx: Context, command: c.CreateResponse) -> Decision:
 
 
 def model_speaks(ctx: Context, command: c.ModelSpeaks) -> Decision:
-    """An answer that the model begins by itself; nothing while there is another, or while turns wait for theirs."""
+    """An answer that the model begins by itself; nothing while there is another. (Turns that wait in an open lane are
+    answered before any command comes: ``machine.settle``.)"""
     state = ctx.state
-    if command.epoch != state.epoch or state.lane_epoch != state.epoch or state.active is not None or state.queued:
+    if command.epoch != state.epoch or state.lane_epoch != state.epoch or state.active is not None:
         return ()
     return _begin(ctx, "model", c.CreateResponse())
 
@@ -133,7 +134,7 @@ def ack_playback(ctx: Context, command: c.AckPlayback) -> Decision:
         kept_ms = played_ms if response.limit_ms is None else min(played_ms, response.limit_ms)
         return (_ack(response, max(response.played_ms, kept_ms), kept_ms, handed_ms, command),)
     wanted_ms = command.played_ms if command.committed_ms is None else command.committed_ms
-    base_ms = response.committed_ms if response.acked or response.limit_ms is not None else 0
+    base_ms = response.committed_ms if response.acked else 0  # what was only assumed does not bind it
     committed_ms = max(base_ms, _clamp(wanted_ms, handed_ms))
     if response.limit_ms is not None:
         committed_ms = min(committed_ms, response.limit_ms)

@@ -100,6 +100,38 @@ def test_r7_what_was_lost_of_an_answer_that_was_cut_is_invalidated() -> None:
 # -- owners -----------------------------------------------------------------------------------------------------------
 
 
+def test_a_lane_that_was_told_what_was_lost_on_its_way_is_cut_back() -> None:
+    world = World()
+    first = world.answered()
+    world.ask()
+    world.make(1)
+    world.finish()
+    assert first.committed_ms == 500
+    third = [record for record in world.records if isinstance(record.event, e.Output)][2].position
+    result = world.resume(third)
+    assert e.LaneTruncated(first.item_id, 15) in [record.event for record in result.records]
+
+
+def test_the_grace_of_a_session_begins_with_its_new_owner() -> None:
+    world = World()
+    world.wait(3_600_000)
+    world._write(e.OwnerChanged(2, "server-b"))
+    deadline = earliest(world.state)
+    assert deadline is not None
+    assert (deadline.kind, deadline.at_ns) == ("disconnect_grace_expired", world.now_ns + 30_000 * MS)
+
+
+def test_a_detector_that_is_switched_off_hears_nothing_more() -> None:
+    world = World(SERVER_VAD)
+    world.say()
+    world.do(c.SpeechHeard(1, 100))
+    world.do(c.UpdateConfig(CLIENT_VAD))
+    world.do(c.SpeechFinished(1, 100, 200, "hello"))
+    assert not world.events(e.Commit)
+    world.do(c.CommitInput(True))
+    assert [commit.by for commit in world.events(e.Commit)] == ["client"]
+
+
 def test_a_new_owner_has_no_socket_and_no_lane() -> None:
     world = World()
     world.ask()

@@ -147,3 +147,37 @@ def test_an_item_put_after_one_that_left_comes_first() -> None:
 def test_tokens_are_counted_in_bytes() -> None:
     assert text_tokens("a" * 40) == 18
     assert text_tokens("ä" * 40) == 28
+
+
+def test_what_is_kept_of_turns_that_left_has_no_gap() -> None:
+    """A turn that has no room ends it: an older one that would fit is not told as if it stood next to the newer."""
+    world = World(attrs.evolve(CLIENT_VAD, window_previous_tokens=30))
+    for number, text in enumerate(("old", "far too long " * 20, "new")):
+        world.do(c.CreateItem("user", text, "{}", f"item-{number}"))
+    assert previous_text(world.state, ["item-0", "item-1", "item-2"]) == PREVIOUS_HEADING + "\nuser: new"
+
+
+def test_what_a_runtimes_prompt_has_beyond_ours_is_learned_up_and_down() -> None:
+    world = World()
+    world.ask()
+    world.make(1)
+    estimate = world.active.prompt_tokens
+    world.finish(usage=(estimate + 500, 1))
+    assert world.state.window.excess_tokens == 500
+    for beyond in (200, 200, 0):
+        world.ask()
+        world.make(1)
+        own = world.active.prompt_tokens - world.state.window.excess_tokens
+        world.finish(usage=(own + beyond, 1))
+        assert world.state.window.excess_tokens == beyond
+
+
+def test_what_was_learned_of_a_prompt_ends_no_session() -> None:
+    """The model holds 100 tokens and said once that its prompt had 95 more than ours: the next turn is still tried."""
+    world = World()
+    world.do(c.GainRuntime(100, INPUT_KINDS))
+    world.ask()
+    world.finish(usage=(world.active.prompt_tokens + 95, 1))
+    world.ask()
+    assert world.state.phase is Phase.OPEN
+    assert world.state.active is not None
