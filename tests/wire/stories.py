@@ -30,6 +30,7 @@ class Story:
         self.frames: list[Frame] = []
         self.records: list[e.Record] = []
         self.seen: list[dict[str, Any]] = []
+        self.handed: set[int] = set()
         self._segment = 0
         for event in (
             e.SessionOpened("duplex-0123456789abcdef", projection.dialect, 1, config or SessionConfig()),
@@ -62,6 +63,7 @@ class Story:
         while count and (item := self.outbox.peek(1)) is not None:
             assert isinstance(item, Entry)
             self.outbox.hand_over(item, self.now_ns)
+            self.handed.add(item.frame.number)
             got.append(dict(item.frame.payload))
             count -= 1
         self.seen.extend(got)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -289,3 +290,20 @@ def test_another_model_is_the_machines_to_refuse() -> None:
     )
     assert command(DUPLEX, {"type": "session.update", "session": {"model": "other"}}, state).config.model == "other"
     assert updated(OPENAI, {"model": "gpt-realtime"}).model == OPENAI.defaults.model
+
+
+@BOTH
+def test_telephone_formats_name_their_rate_where_it_is_another(dialect: Dialect) -> None:
+    def shown(rate: int) -> Any:
+        wanted = {"audio": {"output": {"format": {"type": "audio/pcmu", "rate": rate}}}}
+        session = dialect.make_projection().greeting(fresh(dialect, updated(dialect, wanted)), None)[0]["session"]
+        return session["audio"]["output"]["format"]
+
+    assert shown(8_000) == {"type": "audio/pcmu"}
+    assert shown(16_000) == {"type": "audio/pcmu", "rate": 16_000}
+
+
+def test_a_session_that_must_end_says_when() -> None:
+    state = fresh(OPENAI, attrs.evolve(OPENAI.defaults, max_session_ms=90_000))
+    session = OPENAI.make_projection().greeting(state, None)[0]["session"]
+    assert session["expires_at"] == state.opened_ns // 10**9 + 90

@@ -50,7 +50,7 @@ def cut(ctx: Context, reason: str, event_id: str | None = None) -> tuple[e.Event
         dead_ms = response.produced_ms - response.invalidated_ms - sent_ms(response, ctx.cursor)
         calls = undelivered_calls(response, ctx.cursor)
         if dead_ms > 0 or calls or response is not newest:
-            made.append(e.OutputInvalidated(response.response_id, max(0, dead_ms), calls))
+            made.append(e.OutputInvalidated(response.response_id, dead_ms, calls))
     if state.active is not None:
         made.append(e.ResponseEnded(state.active.response_id, "cancelled", reason))
     return tuple(made)

@@ -10,6 +10,8 @@ from core.session import events as e
 from core.session.history import item_text
 from core.session.ledger import PLAYED_OUT_MS, speaking
 from core.session.overlap import is_short_ack
+from core.session.sanity import AHEAD_MS_MAX
+from core.session.state import IMAGES_A_TURN_MAX
 from tests.core.session.reading import code, said
 from tests.core.session.world import CLIENT_VAD, SERVER_VAD, World
 
@@ -142,3 +144,38 @@ def test_without_a_barge_in_an_empty_context_is_a_whole_one() -> None:
 @pytest.mark.parametrize("text", ["a-ha", "O-kay.", "hm-m"])
 def test_a_hyphen_makes_one_word_of_two(text: str) -> None:
     assert is_short_ack(text)
+
+
+def test_of_an_answer_with_a_call_nothing_more_is_heard_once_it_was_cut() -> None:
+    """Its ledger is looked at for the call's sake; what still played was thrown away with the cut."""
+    world = World()
+    world.ask()
+    world.make(8)
+    world.call()
+    world.deliver()
+    world.wait(200)
+    world.cancel("barge_in")
+    assert said(world)[0] == " word" * 2
+    world.wait(2_000)
+    world.ask()
+    assert said(world)[0] == " word" * 2
+
+
+def test_a_detector_does_not_hear_hours_ahead_of_its_input() -> None:
+    world = World(SERVER_VAD)
+    world.say(200)
+    world.do(c.SpeechHeard(1, 200 + AHEAD_MS_MAX + 1))
+    assert not world.events(e.SpeechStarted)
+    world.do(c.SpeechHeard(1, 200 + AHEAD_MS_MAX))
+    assert len(world.events(e.SpeechStarted)) == 1
+
+
+def test_of_too_many_images_a_turn_shows_the_newest() -> None:
+    world = World()
+    world.say()
+    shown = [world.image(1_000 + number) for number in range(IMAGES_A_TURN_MAX + 2)]
+    for image in shown:
+        world.do(c.AppendAudio("", 0, 0, images=(image,)))
+    world.do(c.CommitInput(True))
+    (item,) = [item for item in world.state.items.values() if item.role == "user"]
+    assert [image.digest for image in item.images] == [image.digest for image in shown[2:]]

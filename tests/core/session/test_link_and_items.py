@@ -11,7 +11,7 @@ from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
 from core.session.config import AudioFormat, SessionConfig, TurnDetection
-from core.session.deadlines import earliest
+from core.session.deadlines import FIRST_ATTACH_MS, earliest
 from core.session.decisions.items import invalid_param
 from core.session.state import EVENT_IDS_MAX, Phase
 from tests.core.session.reading import code, kinds
@@ -313,32 +313,63 @@ def test_a_configuration_changes_as_a_whole() -> None:
     assert [type(effect) for effect in result.effects] == [fx.ConfigureSession]
 
 
+NAN, INFINITE = float("nan"), float("inf")
+DETECTION = "session.audio.input.turn_detection"
+
+
 @pytest.mark.parametrize(
-    ("change", "expected"),
+    ("change", "expected", "param"),
     [
-        ({"model": "other"}, "model_update_unsupported"),
-        ({"voice": "b"}, "voice_update_after_audio"),
-        ({"input_format": AudioFormat("g711_ulaw", 8_000)}, "input_format_update_pending"),
-        ({"unacked": "maybe"}, "invalid_config"),
-        ({"temperature": float("nan")}, "invalid_config"),
-        ({"overlap_silence_rms": float("inf")}, "invalid_config"),
-        ({"idle_timeout_ms": 10**20}, "invalid_config"),
-        ({"max_pending_commits": 0}, "invalid_config"),
-        ({"turn_detection": TurnDetection(threshold=float("nan"))}, "invalid_config"),
-        ({"turn_detection": TurnDetection(type="telepathy")}, "invalid_config"),
+        ({"model": "other"}, "model_update_unsupported", "session.model"),
+        ({"voice": "b"}, "voice_update_after_audio", "session.audio.output.voice"),
+        (
+            {"input_format": AudioFormat("g711_ulaw", 8_000)},
+            "input_format_update_pending",
+            "session.audio.input.format",
+        ),
+        ({"unacked": "maybe"}, "invalid_config", "session.unacked"),
+        ({"temperature": NAN}, "invalid_config", "session.temperature"),
+        ({"temperature": 2.5}, "invalid_config", "session.temperature"),
+        ({"overlap_silence_rms": INFINITE}, "invalid_config", "session.overlap_silence_rms"),
+        ({"overlap_short_ack_ms": 1_201}, "invalid_config", "session.overlap_barge_in_ms"),
+        ({"window_low_tokens": 8_001}, "invalid_config", "session.basic_window_low_tokens"),
+        ({"window_previous_tokens": 3_001}, "invalid_config", "session.context_previous_max_tokens"),
+        ({"idle_timeout_ms": 10**20}, "invalid_config", "session.idle_timeout_s"),
+        ({"max_pending_commits": 0}, "invalid_config", "session.max_pending_commits"),
+        ({"turn_detection": TurnDetection(threshold=NAN)}, "invalid_config", f"{DETECTION}.threshold"),
+        ({"turn_detection": TurnDetection(type="telepathy")}, "invalid_config", f"{DETECTION}.type"),
     ],
 )
-def test_a_refused_change_changes_nothing(change: dict[str, Any], expected: str) -> None:
+def test_a_refused_change_changes_nothing_and_is_named(change: dict[str, Any], expected: str, param: str) -> None:
     world = World()
     world.ask()
     world.make()
     world.say()
     before = world.state.config
-    result = world.do(c.UpdateConfig(attrs.evolve(CLIENT_VAD, instructions="other", **change)))
-    assert code(result) == expected
+    refusal = world.do(c.UpdateConfig(attrs.evolve(CLIENT_VAD, instructions="other", **change))).refusal
+    assert refusal is not None
+    assert (refusal.code, refusal.param) == (expected, param)
     assert world.state.config is before
-    assert result.refusal is not None
-    assert (result.refusal.param is None) is (expected == "")
+
+
+def test_a_format_does_not_change_in_mid_speech() -> None:
+    world = World(SERVER_VAD)
+    world.say()
+    world.do(c.SpeechHeard(1, 100))
+    changed = attrs.evolve(SERVER_VAD, input_format=AudioFormat("g711_ulaw", 8_000))
+    assert code(world.do(c.UpdateConfig(changed))) == "input_format_update_pending"
+
+
+def test_a_session_that_waits_for_nobody_still_waits_for_its_first_client() -> None:
+    world = World(attrs.evolve(CLIENT_VAD, disconnect_grace_ms=0), attached=False)
+    deadline = earliest(world.state)
+    assert deadline is not None
+    assert deadline.at_ns == world.now_ns + FIRST_ATTACH_MS * MS
+    world.do(c.Attach("hash-1"))
+    world.do(c.Detach(1, "gone"))
+    deadline = earliest(world.state)
+    assert deadline is not None
+    assert deadline.at_ns == world.now_ns
 
 
 def test_the_voice_may_change_before_the_first_sound() -> None:
