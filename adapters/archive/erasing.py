@@ -1,14 +1,17 @@
 """Erasure: a session without its bodies and texts, whose log still folds.
 
 The session is ended first if it still goes on: taking its term fences the server that has it, and a closed session is
-given to nobody. Then the log is rewritten in one transaction, with ``erased`` as its last event. The chained digests are
-computed anew, over what is left: a later replay is compared with those, and so still finds damage. Whether the log
-replayed exactly before is part of the answer, for it cannot be found out any more.
+given to nobody. Its client comes back at once, to any server, and whoever folds a long log before it ends the session is
+too late; so the log is folded before the term is taken, and what came since after it. Then the log is rewritten in one
+transaction, with ``erased`` as its last event. The chained digests are computed anew, over what is left: a later replay is
+compared with those, and so still finds damage. Whether the log replayed exactly before is part of the answer, for it cannot
+be found out any more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 import attrs
 import trio
@@ -20,7 +23,7 @@ from adapters.wire.caused import encode_caused
 from adapters.wire.projections import make_projection
 from core.ports.keeping import Keeper
 from core.ports.projection import Frame
-from core.ports.store import Batch, Owned, StoredBatch, StoreError
+from core.ports.store import Batch, Owned, PositionConflict, StoredBatch, StoreError, StoreFailed, TermRefused
 from core.session import commands as c
 from core.session import events as e
 from core.session.apply import apply
@@ -33,6 +36,8 @@ from core.session.state import Phase, SessionState
 SERVER = "erasure"
 REASON = "erased"
 READ_RECORDS = 2_000
+TRIES = 5
+"""A client that comes back in the very moment may be quicker once; who comes after the end finds it."""
 
 
 @attrs.frozen
@@ -48,36 +53,57 @@ class Erasure:
 async def erase_session(store: Keeper, session: str, now_ns: Callable[[], int], progress: Progress = silent) -> Erasure:
     """Erase. Raises SessionUnknown, SessionUnreadable, StoreError; after an error nothing was erased, and asking again
     is safe."""
+    for _ in range(TRIES):
+        log = _Log(store, session)
+        await log.read_on(progress)
+        with suppress(TermRefused, PositionConflict):  # a server has taken it for its client meanwhile
+            return await _end_and_rewrite(log, now_ns, progress)
+    raise StoreFailed(f"{session} is resumed again and again: try once more, or end it first")
+
+
+@attrs.define
+class _Log:
+    """A log as far as it was read."""
+
+    store: Keeper
+    session: str
+    batches: list[StoredBatch] = attrs.field(factory=list)
+    replayer: Replayer = attrs.field(factory=lambda: Replayer(make_projection, encode_caused))
+
+    @property
+    def state(self) -> SessionState:
+        return self.replayer.replay.state
+
+    async def read_on(self, progress: Progress = silent) -> None:
+        position, total = self.state.position, (await self.store.session(self.session)).position
+        while found := await self.store.read(self.session, position, READ_RECORDS):
+            for batch in found:
+                self.replayer.fold(batch)
+            self.batches.extend(found)
+            position = self.state.position
+            progress("reading", position, max(position, total))
+
+
+async def _end_and_rewrite(log: _Log, now_ns: Callable[[], int], progress: Progress) -> Erasure:
+    """Raises TermRefused, PositionConflict: somebody else wrote to the log."""
+    store, session = log.store, log.session
     row = await store.session(session)
     is_over = Owned(session, row.term, row.position)
     owned = is_over if row.closed else await store.take_term(session, SERVER, now_ns())
-    batches, replayer = await _read(store, session, progress)
-    state = replayer.replay.state
-    already = any(isinstance(record.event, e.Erased) for record in replayer.replay.records)
-    if state.phase is not Phase.CLOSED:
-        closing = _closing_batch(replayer, batches[-1].chain, owned, now_ns())
+    await log.read_on()
+    if log.state.phase is not Phase.CLOSED:
+        closing = _closing_batch(log.replayer, log.batches[-1].chain, owned, now_ns())
         await _append(store, closing)
-        batches.append(StoredBatch(closing.batch_id, closing.term, closing.records, closing.chain))
+        log.batches.append(StoredBatch(closing.batch_id, closing.term, closing.records, closing.chain))
         owned = attrs.evolve(owned, position=closing.records[-1].position)
-    erased = rewritten(batches, None if already else now_ns())
+    already = any(isinstance(record.event, e.Erased) for record in log.replayer.replay.records)
+    erased = rewritten(log.batches, None if already else now_ns())
     progress("rewriting", 0, 1)
     await store.put_log(erased, replacing=owned)
     await store.compact()
     progress("rewriting", 1, 1)
     count = sum(len(batch.records) for batch in erased)
-    return Erasure(session, count, replayer.replay.exact, already)
-
-
-async def _read(store: Keeper, session: str, progress: Progress) -> tuple[list[StoredBatch], Replayer]:
-    replayer, found = Replayer(make_projection, encode_caused), list[StoredBatch]()
-    position, total = 0, (await store.session(session)).position
-    while batches := await store.read(session, position, READ_RECORDS):
-        for batch in batches:
-            replayer.fold(batch)
-        found.extend(batches)
-        position = batches[-1].records[-1].position
-        progress("reading", position, max(position, total))
-    return found, replayer
+    return Erasure(session, count, log.replayer.replay.exact, already)
 
 
 def _closing_batch(replayer: Replayer, chain: bytes, owned: Owned, now_ns: int) -> Batch:

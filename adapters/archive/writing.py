@@ -22,6 +22,7 @@ Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
 
 READ_RECORDS = 2_000
+BODIES_AT_ONCE = 256
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Every file's date: the same session makes the same archive."""
 
@@ -84,16 +85,18 @@ async def _write_bodies(
 ) -> list[BodyEntry]:
     named = named_bodies(events)
     written: list[BodyEntry] = []
-    for done, (digest, rate) in enumerate(named.items(), start=1):
-        try:
-            data = await store.body(session, digest)
-        except KeyError:  # it was erased
-            continue
-        ending, content = to_file(data, rate)
-        name = f"{FOLDER}/{digest}.{ending}"
-        _write(archive, name, content)
-        written.append(BodyEntry(digest, name, len(data)))
-        progress("bodies", done, len(named))
+    left = tuple(named)
+    while left:
+        found = await store.bodies(session, left[:BODIES_AT_ONCE])
+        for digest, data in found.items():
+            if data is None:  # it was erased
+                continue
+            ending, content = to_file(data, named[digest])
+            name = f"{FOLDER}/{digest}.{ending}"
+            _write(archive, name, content)
+            written.append(BodyEntry(digest, name, len(data)))
+        left = left[len(found) :]
+        progress("bodies", len(named) - len(left), len(named))
     return written
 
 

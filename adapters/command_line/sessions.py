@@ -28,30 +28,32 @@ from core.ports.store import SessionRow, SessionUnknown, StoredBatch, StoreError
 from core.session import events as e
 from core.session.events import TAGS
 
-TOLD_OF = (e.InputTranscript, e.ItemCreated, e.SessionClosed)
+TOLD_OF = (e.InputTranscript, e.ItemCreated, e.SessionClosed, e.Erased)
 WORDS_CHARS_MIN = 24
 PIPED_COLUMNS = 300
 ENDINGS = {
     "client_close": "closed",
     "disconnect_grace_expired": "never came back",
-    "erased": "erased",
+    "erased": "not erased yet",
     "idle_ttl_expired": "silent too long",
     "pause_expired": "paused too long",
     "session_expired": "full length",
 }
-"""Why a session was closed -> the list's words for it. Clients may give other reasons; those are shown as they are."""
+"""Why a session was closed -> the list's words for it. An erasure ends a session first, and may be broken off after that.
+Clients may give other reasons; those are shown as they are."""
 HUNG_UP = "hung up"
 """The same end where the dialect knows no coming back: a session of theirs ends with its connection."""
 
 
 @attrs.frozen
 class Listed:
-    """A session as the list shows it. ``damage``: why its log cannot be read."""
+    """A session as the list shows it. ``damage``: why its log cannot be read. ``erased``: what was said is gone."""
 
     row: SessionRow
     ended: str = ""
     words: str = ""
     damage: str = ""
+    erased: bool = False
 
 
 @click.group()
@@ -105,6 +107,8 @@ def _cells(one: Listed) -> tuple[str, ...]:
 def _state(one: Listed) -> str:
     if one.damage:
         return "damaged"
+    if one.erased:
+        return "erased"
     if not one.row.closed:
         return "open"
     dialect = DIALECTS.get(one.row.dialect)
@@ -146,7 +150,8 @@ async def _look_into(store: Keeper, row: SessionRow) -> Listed:
         return Listed(row, damage=str(fault))
     ended = next((event.reason for event in events if isinstance(event, e.SessionClosed)), "")
     said = (event.text for event in events if isinstance(event, e.InputTranscript) or _is_users(event))
-    return Listed(row, ended, next(filter(str.strip, said), ""))
+    erased = any(isinstance(event, e.Erased) for event in events)
+    return Listed(row, ended, next(filter(str.strip, said), ""), erased=erased)
 
 
 def _is_users(event: e.Event) -> TypeGuard[e.ItemCreated]:

@@ -28,7 +28,15 @@ from adapters.replay.replaying import Replay, replay_session
 from adapters.wire.caused import encode_caused
 from adapters.wire.projections import make_projection
 from core.ports.keeping import Keeper, Usage
-from core.ports.store import Body, PositionConflict, SessionExists, SessionUnknown, StoredBatch, TermRefused
+from core.ports.store import (
+    Body,
+    PositionConflict,
+    SessionExists,
+    SessionUnknown,
+    StoredBatch,
+    StoreFailed,
+    TermRefused,
+)
 from core.session import events as e
 from core.session.decisions.cut import LANE_FULL
 from core.session.events import EVENT_TYPES
@@ -236,6 +244,55 @@ async def test_a_session_that_goes_on_is_ended_first(recording: Recording, tmp_p
         assert after.exact
         assert [record.event for record in after.records][-2:] == [e.SessionClosed("erased"), e.Erased()]
         assert (await store.session(session)).term == row.term + 1, "its server is fenced"
+
+
+class Contested:
+    """A store in which a server takes the session for its client as soon as it is anybody else's, for ``times`` times."""
+
+    def __init__(self, store: Keeper, times: int) -> None:
+        self._store = store
+        self.times = times
+        self.read_after_taking: list[int] = []
+        self._taken = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def take_term(self, session: str, server: str, now_ns: int) -> Any:
+        owned = await self._store.take_term(session, server, now_ns)
+        self._taken = True
+        if self.times:
+            self.times -= 1
+            await self._store.take_term(session, "server-b", now_ns)
+        return owned
+
+    async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Any:
+        found = await self._store.read(session, after, limit)
+        if self._taken:
+            self.read_after_taking.append(sum(len(batch.records) for batch in found))
+        return found
+
+
+@in_real_time
+async def test_a_client_that_comes_back_at_once_does_not_keep_its_session_from_erasure(recording: Recording) -> None:
+    batches, bodies = recording
+    is_open = [batch for batch in batches if not any(isinstance(r.event, e.SessionClosed) for r in batch.records)]
+    async with open_memory_store() as store:
+        session = await put(store, (is_open, bodies))
+        quick = Contested(store, 0)
+        await erase_session(quick, session, lambda: 10**18)  # type: ignore[arg-type]
+        assert sum(quick.read_after_taking) == 1, "the log is folded before: nobody is quicker who has to fold it"
+    async with open_memory_store() as store:
+        await put(store, (is_open, bodies))
+        await erase_session(Contested(store, 2), session, lambda: 10**18)  # type: ignore[arg-type]
+        after = await replayed(store, session)
+        assert after.exact
+        assert isinstance(after.records[-1].event, e.Erased)
+    async with open_memory_store() as store:
+        await put(store, (is_open, bodies))
+        with pytest.raises(StoreFailed, match="again and again"):
+            await erase_session(Contested(store, 99), session, lambda: 10**18)  # type: ignore[arg-type]
+        assert (await replayed(store, session)).state.phase is not Phase.CLOSED, "nothing was erased"
 
 
 WORDS = "swordfish and words"

@@ -186,6 +186,15 @@ def test_the_list_shows_typed_words_other_endings_and_damage(file: Path) -> None
     assert "  damaged" in listed.output
 
 
+def test_the_list_tells_what_is_erased_from_what_is_only_ended_for_it(file: Path) -> None:
+    change(file, "UPDATE events SET body = '{\"reason\": \"erased\"}' WHERE type = 'session_closed'")
+    assert "  not erased yet  " in duologue(file, "sessions", "list").output, "it was broken off: the words are there"
+    assert duologue(file, "sessions", "erase", session_in(file), "--yes").exit_code == 0
+    listed = duologue(file, "sessions", "list").output
+    assert "  erased  " in listed
+    assert "turn 1" not in listed
+
+
 @pytest.mark.parametrize(("dialect", "state"), [("duplex", "never came back"), ("openai", "hung up")])
 def test_a_client_that_cannot_come_back_hung_up(file: Path, dialect: str, state: str) -> None:
     """With OpenAI's clients a session ends with its connection: nothing went wrong."""
