@@ -10,8 +10,9 @@ from core.session import events as e
 from core.session.history import item_text
 from core.session.ledger import PLAYED_OUT_MS, speaking
 from core.session.overlap import is_short_ack
+from core.session.parts import amount_needed
 from core.session.sanity import AHEAD_MS_MAX
-from core.session.state import IMAGES_A_TURN_MAX
+from core.session.state import IMAGES_A_TURN_MAX, IMAGES_BYTES_MAX
 from tests.core.session.reading import code, said
 from tests.core.session.world import CLIENT_VAD, SERVER_VAD, World
 
@@ -179,3 +180,39 @@ def test_of_too_many_images_a_turn_shows_the_newest() -> None:
     world.do(c.CommitInput(True))
     (item,) = [item for item in world.state.items.values() if item.role == "user"]
     assert [image.digest for image in item.images] == [image.digest for image in shown[2:]]
+
+
+def test_of_an_answer_out_of_band_nothing_is_assumed() -> None:
+    world = World()
+    world.do(c.CreateResponse(out_of_band=True))
+    world.make(3)
+    world.finish()
+    world.deliver()
+    world.wait(2_000)
+    world.ask()
+    assert not world.events(e.PlaybackAck)
+
+
+def test_speech_that_ends_before_it_began_was_not_heard() -> None:
+    world = World(SERVER_VAD)
+    world.say(500)
+    world.do(c.SpeechHeard(1, 300))
+    world.do(c.SpeechFinished(1, 300, 299, "hello"))
+    assert not world.events(e.SpeechStopped)
+
+
+def test_an_item_shows_so_many_bytes_and_no_more() -> None:
+    world = World()
+    half = IMAGES_BYTES_MAX // 2
+    assert code(world.do(c.CreateItem("user", "", "{}", "a", images=(world.image(half), world.image(half))))) is None
+    result = world.do(c.CreateItem("user", "", "{}", "b", images=(world.image(half), world.image(half + 1))))
+    assert code(result) == "input_too_large"
+    assert "b" not in world.state.items
+
+
+def test_what_a_new_worker_must_be_fed_are_bodies_and_typed_words_are_none() -> None:
+    world = World()
+    world.show("text", text="hello")
+    assert amount_needed(world.state) == (0, 0)
+    world.say(100)
+    assert amount_needed(world.state) == (1, 4_800)
