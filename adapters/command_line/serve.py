@@ -133,7 +133,7 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     multiple=True,
     envvar="DUOLOGUE_API_KEYS",
     show_envvar=True,
-    help="Ask for this key on /v1/. Repeat it for more.",
+    help="Ask for this key on /v1/. Repeat it for more; the variable has them with blanks between.",
 )
 @click.option(
     "--no-keys", is_flag=True, help="Let in everybody who reaches this server, though it listens beyond this machine."

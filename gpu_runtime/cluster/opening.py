@@ -43,7 +43,9 @@ async def open_cluster(
     try:
         from gpu_runtime.cluster import ray_actors  # an extra, and slow to import
     except ImportError as error:
-        raise ModelUnavailable(f"workers in a cluster need Ray ({error}); type: pip install 'duologue[ray]'") from error
+        raise ModelUnavailable(
+            f"workers in a cluster need Ray ({error}); type: .venv/bin/pip install 'duologue[ray]'"
+        ) from error
     options = options or WorkerOptions()
     async with (
         ray_actors.open_starters(model, cluster, options) as starters,

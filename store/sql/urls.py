@@ -48,7 +48,7 @@ def _checked_postgresql(url: URL) -> URL:
         from psycopg.pq import Conninfo
     except ImportError as fault:
         raise StoreUrlInvalid(
-            "PostgreSQL needs the package psycopg; get it with: pip install 'psycopg[binary]'"
+            "PostgreSQL needs the package psycopg; get it with: .venv/bin/pip install 'psycopg[binary]'"
         ) from fault
     known = HOSTS | {option.keyword.decode() for option in Conninfo.get_defaults()}
     if unknown := [name for name in url.query if name not in known]:

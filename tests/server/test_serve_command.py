@@ -267,3 +267,9 @@ def test_it_ends_in_order_while_it_loads(ending: signal.Signals, tmp_path: Path)
     with serving(*arguments, says="loading scripted") as (process, _):
         process.send_signal(ending)
         assert process.wait(timeout=60) == 0
+
+
+def test_the_variable_may_have_several_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DUOLOGUE_API_KEYS", "one two")
+    context = main.commands["serve"].make_context("serve", [])
+    assert context.params["api_key"] == ("one", "two")
