@@ -271,5 +271,7 @@ def test_it_ends_in_order_while_it_loads(ending: signal.Signals, tmp_path: Path)
 
 def test_the_variable_may_have_several_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DUOLOGUE_API_KEYS", "one two")
-    context = main.commands["serve"].make_context("serve", [])
+    serve = main.get_command(click.Context(main), "serve")
+    assert serve is not None
+    context = serve.make_context("serve", [])
     assert context.params["api_key"] == ("one", "two")
