@@ -13,12 +13,17 @@ def model_names() -> tuple[str, ...]:
     return tuple(sorted({point.name for point in entry_points(group=ENTRY_POINT_GROUP)}))
 
 
+def no_model(name: str) -> str:
+    """Says that there is no plugin called ``name``, and which there are."""
+    names = ", ".join(model_names()) or "none: is duologue itself installed in this environment?"
+    return f"there is no model called {name!r}; installed models: {names}"
+
+
 def find_loader(name: str) -> Loader:
     """The plugin called ``name``. Raises ModelUnavailable when there is none, or when its packages are missing."""
     found = entry_points(group=ENTRY_POINT_GROUP, name=name)
     if not found:
-        names = ", ".join(model_names()) or "none: is duologue itself installed in this environment?"
-        raise ModelUnavailable(f"there is no model called {name!r}; installed models: {names}")
+        raise ModelUnavailable(no_model(name))
     point = next(iter(found))
     try:
         loader = point.load()

@@ -9,7 +9,7 @@ from pathlib import Path
 from core.ports.keeping import Keeper
 from store.memory import open_memory_store
 from store.queueing import DEFAULT_LIMITS, QueueLimits
-from store.sql.engines import Durability
+from store.sql.engines import Durability, check_database
 from store.sql.sql_store import open_sql_store
 from store.sql.urls import parse_url
 
@@ -22,6 +22,13 @@ def file_of(url: str) -> Path | None:
         return None
     parsed = parse_url(url)
     return Path(str(parsed.database)) if parsed.get_backend_name() == "sqlite" else None
+
+
+def check_store(url: str) -> None:
+    """Whether ``open_store`` will find its database, as far as that can be seen without making anything. Blocks (PostgreSQL:
+    for a connection). Raises StoreUrlInvalid, StoreFailed."""
+    if url not in MEMORY_URLS:
+        check_database(url)
 
 
 @asynccontextmanager

@@ -11,11 +11,15 @@ from typing import Any
 
 import attrs
 import click
+from click.core import ParameterSource
 
 from adapters.wire.dialects import DIALECTS
 from adapters.wire.problems import Problem
 from adapters.wire.served import Served
 from core.session.config import SessionConfig
+
+CONFIG_PATH = "duologue.config"
+"""Key of click's ``meta`` under which the file's path lies."""
 
 SECTIONS: dict[str, dict[str, str]] = {
     "server": {
@@ -92,6 +96,38 @@ def read_config(path: Path) -> dict[str, Any]:
     return values
 
 
+def key_of(flag: str) -> str:
+    """``[section] key`` of a flag's parameter."""
+    if flag == "model_option":
+        return "[model] options"
+    return next(
+        f"[{section}] {key}" for section, keys in SECTIONS.items() for key, name in keys.items() if name == flag
+    )
+
+
+def check_values(path: Path, values: Mapping[str, Any], ctx: click.Context) -> None:
+    """What the flags of the command ask of their values holds for the file's, too. Raises click.BadParameter that names the
+    key; click itself would name a flag that nobody has typed."""
+    for parameter in ctx.command.params:
+        name = parameter.name or ""
+        if name in values and name != "model_option":
+            try:
+                parameter.type_cast_value(ctx, values[name])
+            except click.BadParameter as error:
+                raise click.BadParameter(f"{path}: {key_of(name)}: {error.message}") from None
+
+
+def said_where(ctx: click.Context, flag: str) -> str:
+    """Where the user gave a setting, for messages: the file and its key, an environment variable, or the flag."""
+    source = ctx.get_parameter_source(flag)
+    if source is ParameterSource.DEFAULT_MAP:
+        return f"{ctx.meta[CONFIG_PATH]}: {key_of(flag)}"
+    parameter = next(parameter for parameter in ctx.command.params if parameter.name == flag)
+    if source is ParameterSource.ENVIRONMENT and isinstance(parameter.envvar, str):
+        return parameter.envvar
+    return parameter.opts[0]
+
+
 def _check_kind(where: str, key: str, value: Any) -> None:
     types, words = KINDS.get(key, _WHOLE)
     items = value if isinstance(value, list) else []
@@ -105,17 +141,20 @@ def _there_is(key: str, known: Iterable[str]) -> str:
     return f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(known))}"
 
 
-def session_defaults(session: Mapping[str, Any], served: Served | None = None) -> dict[str, SessionConfig]:
+def session_defaults(
+    session: Mapping[str, Any], served: Served | None = None, where: str = "[session]"
+) -> dict[str, SessionConfig]:
     """What sessions of each dialect begin with: the [session] table in the words of ``session.update``, and the limits that
-    are the server's alone. ``served``: what may be asked for by name. Raises click.ClickException."""
+    are the server's alone. ``served``: what may be asked for by name; ``where``: the table's name in messages. Raises
+    click.BadParameter."""
     known = LIMITS.union(*(dialect.rules.setters for dialect in DIALECTS.values()))
     unknown = sorted(set(session) - known)
     if unknown:
-        raise click.ClickException(f"[session] has no {unknown[0]!r}; {_there_is(unknown[0], known)}")
+        raise _wrong(f"{where} has no {unknown[0]!r}; {_there_is(unknown[0], known)}")
     limits = {key: value for key, value in session.items() if key in LIMITS}
     wrong = [key for key, value in limits.items() if type(value) is not int]
     if wrong:
-        raise click.ClickException(f"[session]: {wrong[0]} must be a whole number")
+        raise _wrong(f"{where} {wrong[0]} must be a whole number")
     wishes = {key: value for key, value in session.items() if key not in LIMITS}
     defaults = {}
     for name, dialect in DIALECTS.items():
@@ -125,8 +164,12 @@ def session_defaults(session: Mapping[str, Any], served: Served | None = None) -
             checked = dialect if served is None else dialect.serving(served)
             defaults[name] = checked.open_config(wishes, attrs.evolve(dialect.defaults, **own))
         except Problem as problem:
-            raise click.ClickException(f"[session]: {problem.message}") from None
+            raise _wrong(f"{where}: {problem.message}") from None
     return defaults
+
+
+def _wrong(text: str) -> click.BadParameter:
+    return click.BadParameter(text, param_hint="'--config'")
 
 
 def model_options(pairs: tuple[str, ...]) -> dict[str, Any]:

@@ -4,18 +4,26 @@ from __future__ import annotations
 
 import logging
 import ssl
-from collections.abc import Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 import click
 import trio
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
-from adapters.command_line.config_file import model_options, read_config, session_defaults
+from adapters.command_line.config_file import (
+    CONFIG_PATH,
+    check_values,
+    model_options,
+    read_config,
+    said_where,
+    session_defaults,
+)
 from adapters.command_line.reading import DEFAULT_STORE, Damaged, without_password
 from adapters.command_line.server_log import set_up_log, wordless_crashes
 from adapters.command_line.workers import OpenRuntime, runtime_of, worker_flags
@@ -33,12 +41,17 @@ from adapters.server.serving import (
 )
 from adapters.server.settings import ServerSettings, is_loopback
 from adapters.wire.served import OPENAI_MODELS, Served
+from core.ports.runtime import Runtime
 from core.ports.store import Store, StoreDamaged, StoreError
+from gpu_runtime.discovery import model_names, no_model
 from gpu_runtime.plugin import ModelUnavailable
-from store.opening import open_store
+from store.opening import check_store, open_store
 from store.sql.urls import StoreUrlInvalid
 
 OpenStore = Callable[[], AbstractAsyncContextManager[Store]]
+
+SESSION = "duologue.session"
+"""Key of click's ``meta`` for the file's [session] table."""
 
 LOG_LEVELS = ["debug", "info", "warning", "error"]
 log = logging.getLogger("duologue.serve")
@@ -47,7 +60,9 @@ log = logging.getLogger("duologue.serve")
 def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
     if path is not None:
         values = read_config(path)
-        ctx.meta["duologue.session"] = values.pop("session")
+        ctx.meta[SESSION] = values.pop("session")
+        ctx.meta[CONFIG_PATH] = path
+        check_values(path, values, ctx)
         ctx.default_map = values
     return path
 
@@ -171,45 +186,58 @@ def serve(ctx: click.Context, /, log_level: str, **flags: Any) -> None:
       instructions = "You are a friendly museum guide."
 
     The first Ctrl-C lets answers finish (see --drain-s), the second ends it at once. Exit codes: 0 it was told to end,
-    1 it cannot serve, 2 wrong usage, 3 the store is damaged.
+    1 it cannot serve (port, store or model), 2 wrong usage (a flag or the file), 3 the store is damaged.
     """
     set_up_log(log_level)
-    settings = _settings(flags, ctx.meta.get("duologue.session", {}))
+    settings = _settings(ctx, flags)
     allow_descriptors(settings.connections_max)
     keep_little()
     with _LoadingBar(Console(stderr=True), settings.model) as bar:
-        _run(settings, flags, runtime_of(flags, model_options(flags["model_option"]), bar.show), bar)
+        _run(ctx, settings, flags, runtime_of(flags, model_options(flags["model_option"]), bar.show), bar)
 
 
-def _run(settings: ServerSettings, flags: Mapping[str, Any], runtime: OpenRuntime, bar: _LoadingBar) -> None:
+def _run(
+    ctx: click.Context, settings: ServerSettings, flags: Mapping[str, Any], runtime: OpenRuntime, bar: _LoadingBar
+) -> None:
+    make_store = partial(
+        open_store, flags["store"], durability=flags["durability"], patience_s=flags["store_patience_s"]
+    )
     try:
-        make_store = partial(
-            open_store, flags["store"], durability=flags["durability"], patience_s=flags["store_patience_s"]
-        )
         with wordless_crashes():
-            trio.run(_serve, settings, make_store, runtime, bar, strict_exception_groups=True)
+            check = partial(_check_voice, settings, _session_where(ctx))
+            opening = Opening(partial(check_store, flags["store"]), make_store, partial(_checked, runtime, check))
+            trio.run(_serve, settings, opening, bar, strict_exception_groups=True)
     except* CannotListen as group:
         raise click.ClickException(_first(group)) from None
     except* ModelUnavailable as group:
-        raise click.ClickException(_first(group)) from None
+        from_file = flags["model_option"] and said_where(ctx, "model_option")
+        raise click.ClickException(_first(group) + (f" (see {from_file})" if from_file else "")) from None
     except* StoreUrlInvalid as group:
-        raise click.UsageError(f"--store {without_password(flags['store'])}: {_first(group)}") from None
+        raise click.UsageError(f"{said_where(ctx, 'store')} {without_password(flags['store'])}: {_first(group)}") from None
     except* StoreError as group:
         kind = click.ClickException if group.subgroup(StoreDamaged) is None else Damaged
         raise kind(f"the store at {without_password(flags['store'])}: {_first(group)}") from None
+    except* click.UsageError as group:
+        raise click.UsageError(_first(group)) from None
     except* KeyboardInterrupt:
         raise click.Abort from None
 
 
-def _settings(flags: Mapping[str, Any], session: Mapping[str, Any]) -> ServerSettings:
+def _session_where(ctx: click.Context) -> str:
+    return f"{ctx.meta[CONFIG_PATH]}: [session]" if CONFIG_PATH in ctx.meta else "[session]"
+
+
+def _settings(ctx: click.Context, flags: Mapping[str, Any]) -> ServerSettings:
     if not all(key.strip() for key in flags["api_key"]):
-        raise click.UsageError("an API key is empty: such a key would let everybody in")
+        raise click.UsageError(f"{said_where(ctx, 'api_key')}: an API key is empty: such a key would let everybody in")
     aliases = (*OPENAI_MODELS, *flags["model_alias"])
     if not (flags["api_key"] or flags["no_keys"] or is_loopback(flags["host"])):
         raise click.UsageError(
-            f"--host {flags['host']} is open to other machines: set a key with --api-key (or DUOLOGUE_API_KEYS), or let"
-            " everybody in with --no-keys"
+            f"{said_where(ctx, 'host')} {flags['host']} is open to other machines: set a key with --api-key (or"
+            " DUOLOGUE_API_KEYS), or let everybody in with --no-keys"
         )
+    if flags["ray"] is None and flags["model"] not in model_names():  # a cluster's workers have their own plugins
+        raise click.UsageError(f"{said_where(ctx, 'model')}: {no_model(flags['model'])}")
     return ServerSettings(
         host=flags["host"],
         port=flags["port"],
@@ -220,22 +248,23 @@ def _settings(flags: Mapping[str, Any], session: Mapping[str, Any]) -> ServerSet
         drain_s=flags["drain_s"],
         api_keys=tuple(flags["api_key"]),
         origins=tuple(flags["origin"]),
-        tls=_tls(flags["tls_cert"], flags["tls_key"]),
-        defaults=session_defaults(session, Served(flags["model"], aliases)),
+        tls=_tls(ctx, flags["tls_cert"], flags["tls_key"]),
+        defaults=session_defaults(ctx.meta.get(SESSION, {}), Served(flags["model"], aliases), _session_where(ctx)),
     )
 
 
-def _tls(cert: str | None, key: str | None) -> ssl.SSLContext | None:
+def _tls(ctx: click.Context, cert: str | None, key: str | None) -> ssl.SSLContext | None:
     if cert is None:
         if key is not None:
-            raise click.UsageError("--tls-key needs --tls-cert")
+            raise click.UsageError(f"{said_where(ctx, 'tls_key')} needs --tls-cert (in a file: tls_cert)")
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     try:
         context.load_cert_chain(cert, key)
     except (OSError, ssl.SSLError) as error:
-        raise click.ClickException(
-            f"the certificate cannot be used: {cert} and its key must be PEM files ({error})"
+        raise click.UsageError(
+            f"{said_where(ctx, 'tls_cert')}: the certificate cannot be used: {cert} and its key must be PEM files"
+            f" ({error})"
         ) from None
     return context
 
@@ -243,10 +272,28 @@ def _tls(cert: str | None, key: str | None) -> ssl.SSLContext | None:
 def _first(group: BaseException) -> str:
     while isinstance(group, BaseExceptionGroup):
         group = group.exceptions[0]
-    return str(group)
+    return group.format_message() if isinstance(group, click.ClickException) else str(group)
 
 
-async def _serve(settings: ServerSettings, make_store: OpenStore, runtime: OpenRuntime, bar: _LoadingBar) -> None:
+@attrs.frozen
+class Opening:
+    """What a server opens. Nothing is made in a store before all else has turned out well."""
+
+    check_store: Callable[[], None]
+    """Blocks; raises what opening the store would raise, as far as that is known without making anything."""
+    store: OpenStore
+    runtime: OpenRuntime
+
+
+@asynccontextmanager
+async def _checked(runtime: OpenRuntime, check: Callable[[tuple[str, ...]], None]) -> AsyncIterator[Runtime]:
+    """The runtime, once ``check`` has found nothing against its model's voices."""
+    async with runtime() as opened:
+        check(opened.capabilities.voices if opened.capabilities is not None else ())
+        yield opened
+
+
+async def _serve(settings: ServerSettings, opening: Opening, bar: _LoadingBar) -> None:
     console = bar.console
     with trio.open_signal_receiver(*ENDING) as signals:
         async with trio.open_nursery() as nursery:
@@ -258,24 +305,23 @@ async def _serve(settings: ServerSettings, make_store: OpenStore, runtime: OpenR
                 watched.set()
 
             nursery.start_soon(watch)
-            async with open_server(settings, make_store, runtime) as server:
+            await trio.to_thread.run_sync(opening.check_store, abandon_on_cancel=True)
+            async with open_server(settings, opening.store, opening.runtime) as server:
                 loading.cancel()
                 await watched.wait()  # one at a time may listen for signals
                 bar.stop()
                 settle()
-                assert server.application.service is not None
-                _check_voice(settings, server.application.service.voices)
                 _announce(console, settings, server)
                 text = "Finishing answers; Ctrl-C again to stop now."
                 await serve_until_signal(server, signals, lambda: console.print(text))
 
 
-def _check_voice(settings: ServerSettings, voices: tuple[str, ...]) -> None:
-    """Only a loaded model knows its voices. Raises ModelUnavailable for a default that is none of them."""
+def _check_voice(settings: ServerSettings, where: str, voices: tuple[str, ...]) -> None:
+    """Only a loaded model knows its voices. Raises click.UsageError for a default that is none of them."""
     for config in settings.defaults.values():
         if config.voice and config.voice not in voices:
             known = ", ".join(voices) or "no voices to choose from"
-            raise ModelUnavailable(f"[session]: {settings.model} has no voice {config.voice!r}; it has {known}")
+            raise click.UsageError(f"{where}: {settings.model} has no voice {config.voice!r}; it has {known}")
 
 
 def _announce(console: Console, settings: ServerSettings, server: RunningServer) -> None:

@@ -74,9 +74,9 @@ async def open_server(
     *,
     server_id: str = "",
 ) -> AsyncIterator[RunningServer]:
-    """Listen at once (``/readyz`` says why nothing is ready), then open the store and load the model, then serve for as
-    long as the block lasts. Raises CannotListen, and what the store and the runtime raise; from the block, errors come
-    in an ExceptionGroup."""
+    """Listen at once (``/readyz`` says why nothing is ready), then load the model and open the store (which may make a file:
+    not for a model that cannot be had), then serve for as long as the block lasts. Raises CannotListen, and what the store
+    and the runtime raise; from the block, errors come in an ExceptionGroup."""
     metrics = Metrics()
     application = Application(settings, metrics)
     listeners = await _listen(settings.host, settings.port)
@@ -87,7 +87,7 @@ async def open_server(
         nursery.start_soon(trio.serve_listeners, application.handle, patient)
         nursery.start_soon(metrics.measure_lag)
         nursery.start_soon(give_back)
-        async with store() as opened_store, runtime() as opened_runtime:
+        async with runtime() as opened_runtime, store() as opened_store:
             ports = Ports(opened_store, opened_runtime, time.time_ns, encode_caused, metrics)
             async with open_supervisor(
                 ports, server_id=name, make_projection=make_projection, sessions_max=settings.sessions_max

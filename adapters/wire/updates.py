@@ -20,7 +20,7 @@ from adapters.wire.served import Served
 from adapters.wire.settings import EAGERNESS_SILENCE_MS, TELEPHONE_RATE, read_echo, write_echo
 from adapters.wire.tools import tool_choice_of, tools_of
 from core.session.config import AudioFormat, SessionConfig, TurnDetection
-from core.session.decisions.items import invalid_param
+from core.session.decisions.items import wrong_setting
 
 ECHO_BYTES_MAX = 256 * 1024
 OUTPUT_TOKENS_MAX = 1_000_000
@@ -107,9 +107,10 @@ def merge(config: SessionConfig, changes: Mapping[str, Any], rules: Rules) -> Se
     if len(echo.encode()) > ECHO_BYTES_MAX:
         raise Problem("invalid_value", f"'session' has more than {ECHO_BYTES_MAX} bytes of settings.", "session")
     merged = attrs.evolve(config, **draft.changes, echo=echo)
-    bad = invalid_param(merged)
-    if bad is not None:
-        raise Problem("invalid_config", f"'{bad}' has a value that cannot be.", bad)
+    wrong = wrong_setting(merged)
+    if wrong is not None:
+        bad, allowed = wrong
+        raise Problem("invalid_config", f"'{bad}' has a value that cannot be; it is {allowed}.", bad)
     return merged
 
 

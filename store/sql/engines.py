@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import attrs
-from sqlalchemy import URL, Connection, Engine, create_engine, event
+from sqlalchemy import URL, Connection, Engine, create_engine, event, inspect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.pool import QueuePool
@@ -122,6 +122,38 @@ def make_engines(url: str, durability: Durability) -> Engines:
     return engines
 
 
+def check_database(url: str) -> None:
+    """Raises what ``make_engines`` would raise for a wrong URL, a file that cannot be a store, or a PostgreSQL that lets
+    nobody in; makes neither a file nor a table. Blocks."""
+    parsed = parse_url(url)
+    if parsed.get_backend_name() != "sqlite":
+        engine = _postgresql_engine(parsed, "full", False)
+    elif Path(str(parsed.database)).exists():
+        engine = _sqlite_engine(parsed, "full", False)
+    else:
+        _check_new_file(Path(str(parsed.database)))
+        return
+    try:
+        with engine.begin() as connection:
+            inspect(connection).get_table_names()
+    except DBAPIError as fault:
+        raise failure(fault) from fault
+    finally:
+        engine.dispose()
+
+
+def _check_new_file(path: Path) -> None:
+    """Whether a store's file can be made. Raises StoreFailed."""
+    _check_folder(path)
+    if not os.access(path.parent, os.W_OK | os.X_OK):
+        raise StoreFailed(f"the store's file cannot be made in {path.parent} ({WRITABLE})")
+
+
+def _check_folder(path: Path) -> None:
+    if not path.parent.is_dir():
+        raise StoreFailed(f"there is no folder {path.parent} for the store's file: make it first, or name another file")
+
+
 def _sqlite_engine(url: URL, durability: Durability, writes: bool) -> Engine:
     assert url.database is not None
     _make_private_file(Path(url.database))
@@ -156,8 +188,7 @@ def _sqlite_engine(url: URL, durability: Durability, writes: bool) -> Engine:
 def _make_private_file(path: Path) -> None:
     """Logs are people's conversations: a new file is its owner's only (SQLite's side files take its mode). Its folder is not
     made: a name that was mistyped, or a disk that is not mounted, would silently begin an empty store."""
-    if not path.parent.is_dir():
-        raise StoreFailed(f"there is no folder {path.parent} for the store's file: make it first, or name another file")
+    _check_folder(path)
     try:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
     except OSError as fault:

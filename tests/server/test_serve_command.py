@@ -177,19 +177,86 @@ def test_what_cannot_be_served_is_said_in_a_sentence(arguments: tuple[str, ...],
     assert says in text
 
 
+FILE = """
+[server]
+port = 0
+host = "127.0.0.1"
+[store]
+url = "sqlite:///{folder}/log.sqlite3"
+[model]
+name = "scripted"
+"""
+
+
 @pytest.mark.parametrize(
-    ("table", "says"),
+    ("given", "instead", "says"),
     [
-        ('voice = "nonsense"', "[session]: scripted has no voice 'nonsense'; it has tone"),
-        ('model = "nonsense"', "There is no model 'nonsense' here; there is: scripted, gpt-realtime*"),
+        ("port = 0", "port = 99999", "[server] port: 99999 is not in the range 0<=x<=65535"),
+        ("port = 0", 'log_level = "loud"', "[server] log_level: 'loud' is not one of 'debug', 'info'"),
+        ("port = 0", 'tls_cert = "/nonexistent.pem"', "[server] tls_cert: File '/nonexistent.pem' does not exist"),
+        ("port = 0", f'tls_key = "{__file__}"', "[server] tls_key needs --tls-cert (in a file: tls_cert)"),
+        ("port = 0", f'tls_cert = "{__file__}"', "[server] tls_cert: the certificate cannot be used"),
+        ("port = 0", 'api_keys = [" "]', "[server] api_keys: an API key is empty"),
+        ('"127.0.0.1"', '"0.0.0.0"', "[server] host 0.0.0.0 is open to other machines"),
+        ("sqlite:///", "mysql:///", "[store] url: no store speaks 'mysql': use sqlite, postgresql or memory:"),
+        ("[store]", '[store]\ndurability = "none"', "[store] durability: 'none' is not one of 'full', 'normal'"),
+        ('"scripted"', '"nope"', "[model] name: there is no model called 'nope'; installed models: cascade,"),
+        ("[model]", "[workers]\ncount = 0\n[model]", "[workers] count: 0 is neither a number from 1 to 1024 nor auto"),
+        ("[model]", "[workers]\ngpus = -1\n[model]", "[workers] gpus: -1.0 is not in the range x>=0"),
+        (
+            "[store]",
+            '[session]\nvoice = "nonsense"\n[store]',
+            "[session]: scripted has no voice 'nonsense'; it has tone",
+        ),
+        (
+            "[store]",
+            '[session]\nmodel = "nonsense"\n[store]',
+            "[session]: There is no model 'nonsense' here; there is: s",
+        ),
+        (
+            "[store]",
+            "[session]\nmax_session_ms = 0\n[store]",
+            "'session.max_session_ms' has a value that cannot be; it is",
+        ),
+        ("[store]", "[session]\nmax_session_ms = 0.5\n[store]", "[session] max_session_ms must be a whole number"),
+        ("[store]", "[session]\nvioce = 1\n[store]", "[session] has no 'vioce'; did you mean voice?"),
+        ("[store]", "[session]\nvoice = 1\n[store]", "'session.voice' is a string, not a number"),
     ],
 )
-def test_a_session_with_a_name_that_the_model_does_not_know(tmp_path: Path, table: str, says: str) -> None:
+def test_what_a_file_has_wrong_is_said_with_its_place_and_nothing_is_made(
+    given: str, instead: str, says: str, tmp_path: Path
+) -> None:
     path = tmp_path / "duologue.toml"
-    path.write_text(f'[server]\nport = 0\n[store]\nurl = "memory:"\n[model]\nname = "scripted"\n[session]\n{table}\n')
+    path.write_text(FILE.format(folder=tmp_path).replace(given, instead))
+    code, text = run("serve", "--config", str(path))
+    told = " ".join(text.replace("\n", " ").split())
+    assert says in told
+    assert str(path) in told
+    assert code == 2
+    assert [found.name for found in tmp_path.iterdir()] == ["duologue.toml"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("--model", "nope"), 2),
+        (("--model", "scripted", "--model-option", "load_error=no weights here"), 1),
+        (("--model", "scripted", "--host", "192.0.2.77", "--no-keys"), 1),
+    ],
+    ids=["model", "weights", "host"],
+)
+def test_a_server_that_cannot_be_makes_no_store(arguments: tuple[str, ...], code: int, tmp_path: Path) -> None:
+    given, text = run("serve", "--port", "0", "--store", f"sqlite:///{tmp_path}/log.sqlite3", *arguments)
+    assert given == code, text
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_options_of_the_model_that_it_refuses_are_found_in_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "duologue.toml"
+    path.write_text(FILE.format(folder=tmp_path) + 'options = { load_error = "no weights here" }\n')
     code, text = run("serve", "--config", str(path))
     assert code == 1
-    assert says in text
+    assert f"no weights here (see {path}: [model] options)" in " ".join(text.split())
 
 
 def test_a_store_that_is_some_other_file(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from core.session import commands as c
 from core.session import events as e
 from core.session.config import (
@@ -88,62 +90,88 @@ def update_config(ctx: Context, command: c.UpdateConfig) -> Decision:
     return (e.ConfigChanged(new, command.event_id),)
 
 
+Check = tuple[bool, str]
+"""(whether a setting's value may be, what it may be)."""
+
+
 def invalid_param(config: SessionConfig) -> str | None:
     """The name of the first setting whose value cannot be, or None."""
+    wrong = wrong_setting(config)
+    return None if wrong is None else wrong[0]
+
+
+def wrong_setting(config: SessionConfig) -> tuple[str, str] | None:
+    """The first setting whose value cannot be, and in words what may be; None where all is well."""
     checks = {**_format_checks(config), **_limit_checks(config)}
     if config.turn_detection is not None:
         checks.update(_detection_checks(config.turn_detection))
-    return next((name for name, fine in checks.items() if not fine), None)
+    return next(((name, allowed) for name, (fine, allowed) in checks.items() if not fine), None)
 
 
-def _format_checks(config: SessionConfig) -> dict[str, bool]:
+def _within(value: float | None, least: float, most: float, *, more: bool = False, off: bool = False) -> Check:
+    """From ``least`` to ``most``; ``more``: only what is more than ``least``; ``off``: None is fine, too."""
+    fine = off if value is None else (least < value if more else least <= value) and value <= most
+    return fine, f"{'more than ' if more else ''}{least:,} {'and at most' if more else 'to'} {most:,}{' or null' * off}"
+
+
+def _one_of(value: object, names: Sequence[str]) -> Check:
+    return value in names, f"one of {', '.join(names)}"
+
+
+def _format_checks(config: SessionConfig) -> dict[str, Check]:
+    modalities = config.output_modalities in (("audio",), ("text",), ("text", "audio"))
+    tools = len(config.tools) <= TOOLS_MAX and all(tool.name for tool in config.tools)
+    choice = config.tool_choice in TOOL_CHOICES or config.tool_choice.startswith(NAMED_TOOL)
     return {
-        "session.audio.input.format": config.input_format.encoding in INPUT_ENCODINGS,
-        "session.audio.input.format.rate": 8_000 <= config.input_format.rate <= 192_000,
-        "session.audio.output.format": config.output_format.encoding in OUTPUT_ENCODINGS,
-        "session.audio.output.format.rate": 8_000 <= config.output_format.rate <= 192_000,
-        "session.overlap_policy": config.overlap_policy in OVERLAP_POLICIES,
-        "session.unacked": config.unacked in UNACKED_POLICIES,
-        "session.sliding_window_mode": config.window_mode in WINDOW_MODES,
-        "session.output_modalities": config.output_modalities in (("audio",), ("text",), ("text", "audio")),
-        "session.tools": len(config.tools) <= TOOLS_MAX and all(tool.name for tool in config.tools),
-        "session.tool_choice": config.tool_choice in TOOL_CHOICES or config.tool_choice.startswith(NAMED_TOOL),
-        "session.context_on_barge_in": config.context_on_barge_in in ("heard", "empty"),
+        "session.audio.input.format": _one_of(config.input_format.encoding, INPUT_ENCODINGS),
+        "session.audio.input.format.rate": _within(config.input_format.rate, 8_000, 192_000),
+        "session.audio.output.format": _one_of(config.output_format.encoding, OUTPUT_ENCODINGS),
+        "session.audio.output.format.rate": _within(config.output_format.rate, 8_000, 192_000),
+        "session.overlap_policy": _one_of(config.overlap_policy, OVERLAP_POLICIES),
+        "session.unacked": _one_of(config.unacked, UNACKED_POLICIES),
+        "session.sliding_window_mode": _one_of(config.window_mode, WINDOW_MODES),
+        "session.output_modalities": (modalities, "a list of audio, or text, or both"),
+        "session.tools": (tools, f"at most {TOOLS_MAX} functions, each with a name"),
+        "session.tool_choice": (choice, f"one of {', '.join(TOOL_CHOICES)}, or a function's name"),
+        "session.context_on_barge_in": _one_of(config.context_on_barge_in, ("heard", "empty")),
     }
 
 
-def _limit_checks(config: SessionConfig) -> dict[str, bool]:
+def _limit_checks(config: SessionConfig) -> dict[str, Check]:
     """Numbers that cannot be would stop a session, or could not be read back from its log (NaN, infinity)."""
-    temperature, tokens = config.temperature, config.max_output_tokens
+    high, low, short_ms = config.window_high_tokens, config.window_low_tokens, config.overlap_short_ack_ms
     return {
-        "session.max_output_tokens": tokens is None or 0 < tokens <= TOKENS_MAX,
-        "session.basic_window_high_tokens": 0 < config.window_high_tokens <= TOKENS_MAX,
-        "session.basic_window_low_tokens": 0 < config.window_low_tokens <= config.window_high_tokens,
-        "session.context_previous_max_tokens": 0 <= config.window_previous_tokens <= config.window_low_tokens // 2,
-        "session.temperature": temperature is None or 0 <= temperature <= 2,
-        "session.idle_timeout_s": 0 < config.idle_timeout_ms <= TIME_MS_MAX,
-        "session.pause_watchdog_ms": 0 < config.pause_watchdog_ms <= TIME_MS_MAX,
-        "session.disconnect_grace_ms": 0 <= config.disconnect_grace_ms <= TIME_MS_MAX,
-        "session.max_session_ms": config.max_session_ms is None or 0 < config.max_session_ms <= TIME_MS_MAX,
-        "session.overlap_short_ack_ms": 0 <= config.overlap_short_ack_ms <= TIME_MS_MAX,
-        "session.overlap_barge_in_ms": config.overlap_short_ack_ms <= config.overlap_barge_in_ms <= TIME_MS_MAX,
-        "session.overlap_silence_rms": 0 <= config.overlap_silence_rms <= 1,
-        "session.max_client_lead_ms": config.max_client_lead_ms is None or 0 < config.max_client_lead_ms <= TIME_MS_MAX,
-        "session.max_lane_lead_ms": 0 < config.max_lane_lead_ms <= TIME_MS_MAX,
-        "session.max_pending_commits": 0 < config.max_pending_commits <= PENDING_COMMITS_MAX,
-        "session.max_pending_input_bytes": 0 < config.max_pending_input_bytes <= BYTES_MAX,
-        "session.replay_window_ms": 0 <= config.replay_window_ms <= TIME_MS_MAX,
-        "session.replay_window_bytes": 0 <= config.replay_window_bytes <= BYTES_MAX,
+        "session.max_output_tokens": _within(config.max_output_tokens, 1, TOKENS_MAX, off=True),
+        "session.basic_window_high_tokens": _within(high, 1, TOKENS_MAX),
+        "session.basic_window_low_tokens": _within(low, 1, high),
+        "session.context_previous_max_tokens": _within(config.window_previous_tokens, 0, low // 2),
+        "session.temperature": _within(config.temperature, 0, 2, off=True),
+        "session.idle_timeout_s": (
+            0 < config.idle_timeout_ms <= TIME_MS_MAX,
+            f"more than 0 and at most {TIME_MS_MAX // 1_000:,}",
+        ),
+        "session.pause_watchdog_ms": _within(config.pause_watchdog_ms, 1, TIME_MS_MAX),
+        "session.disconnect_grace_ms": _within(config.disconnect_grace_ms, 0, TIME_MS_MAX),
+        "session.max_session_ms": _within(config.max_session_ms, 1, TIME_MS_MAX, off=True),
+        "session.overlap_short_ack_ms": _within(short_ms, 0, TIME_MS_MAX),
+        "session.overlap_barge_in_ms": _within(config.overlap_barge_in_ms, short_ms, TIME_MS_MAX),
+        "session.overlap_silence_rms": _within(config.overlap_silence_rms, 0, 1),
+        "session.max_client_lead_ms": _within(config.max_client_lead_ms, 1, TIME_MS_MAX, off=True),
+        "session.max_lane_lead_ms": _within(config.max_lane_lead_ms, 1, TIME_MS_MAX),
+        "session.max_pending_commits": _within(config.max_pending_commits, 1, PENDING_COMMITS_MAX),
+        "session.max_pending_input_bytes": _within(config.max_pending_input_bytes, 1, BYTES_MAX),
+        "session.replay_window_ms": _within(config.replay_window_ms, 0, TIME_MS_MAX),
+        "session.replay_window_bytes": _within(config.replay_window_bytes, 0, BYTES_MAX),
     }
 
 
-def _detection_checks(detection: TurnDetection) -> dict[str, bool]:
+def _detection_checks(detection: TurnDetection) -> dict[str, Check]:
     where = "session.audio.input.turn_detection"
     return {
-        f"{where}.type": detection.type in ("server_vad", "semantic_vad"),
-        f"{where}.threshold": 0 < detection.threshold <= 1,
-        f"{where}.silence_duration_ms": 0 < detection.silence_duration_ms <= 10_000,
-        f"{where}.prefix_padding_ms": 0 <= detection.prefix_padding_ms <= 2_000,
+        f"{where}.type": _one_of(detection.type, ("server_vad", "semantic_vad")),
+        f"{where}.threshold": _within(detection.threshold, 0, 1, more=True),
+        f"{where}.silence_duration_ms": _within(detection.silence_duration_ms, 1, 10_000),
+        f"{where}.prefix_padding_ms": _within(detection.prefix_padding_ms, 0, 2_000),
     }
 
 

@@ -12,7 +12,7 @@ from core.session import effects as fx
 from core.session import events as e
 from core.session.config import AudioFormat, SessionConfig, TurnDetection
 from core.session.deadlines import FIRST_ATTACH_MS, earliest
-from core.session.decisions.items import invalid_param
+from core.session.decisions.items import invalid_param, wrong_setting
 from core.session.state import EVENT_IDS_MAX, Phase
 from tests.core.session.reading import code, kinds
 from tests.core.session.world import CLIENT_VAD, MS, SERVER_VAD, World
@@ -386,6 +386,22 @@ def test_with_a_detector_preroll_does_not_hold_up_a_new_format() -> None:
 
 def test_what_is_default_is_valid() -> None:
     assert invalid_param(SessionConfig()) is None
+
+
+def test_what_may_be_is_said_with_what_cannot() -> None:
+    default = SessionConfig()
+    for wrong, said in (
+        ({"idle_timeout_ms": 0}, ("session.idle_timeout_s", "more than 0 and at most 2,592,000")),
+        ({"max_session_ms": 0}, ("session.max_session_ms", "1 to 2,592,000,000 or null")),
+        ({"window_low_tokens": 9_000}, ("session.basic_window_low_tokens", "1 to 8,000")),
+        ({"unacked": "x"}, ("session.unacked", "one of assume_elapsed, heard_nothing")),
+        (
+            {"turn_detection": TurnDetection(threshold=0.0)},
+            ("session.audio.input.turn_detection.threshold", "more than 0 and at most 1"),
+        ),
+        ({"overlap_silence_rms": float("nan")}, ("session.overlap_silence_rms", "0 to 1")),
+    ):
+        assert wrong_setting(attrs.evolve(default, **wrong)) == said
 
 
 def test_heartbeats_keep_a_session_and_do_not_fill_its_log() -> None:
