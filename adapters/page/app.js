@@ -47,6 +47,8 @@ class App {
       onProgress: (id, playedMs, level) => this.answerPlays(id, playedMs, level),
       onFinished: (id, playedMs) => this.answerFinished(id, playedMs),
       onTrouble: (code) => this.notify(code),
+      // A busy machine may need longer for its sound than we wait before we say that there is none.
+      onAudible: () => this.view.takeBack("no_sound"),
     });
     this.link = new Link({
       url: socketUrl(location),

@@ -9,10 +9,10 @@ const DEAD_MAX = 64;
 export class Player {
   /**
    * onStarted(id); onProgress(id, playedMs, level); onFinished(id, playedMs): to its last sample;
-   * onTrouble(code): audio was refused.
+   * onTrouble(code): audio was refused; onAudible(): sound comes out from here on.
    */
-  constructor({ onStarted, onProgress, onFinished, onTrouble }) {
-    Object.assign(this, { onStarted, onProgress, onFinished, onTrouble });
+  constructor({ onStarted, onProgress, onFinished, onTrouble, onAudible }) {
+    Object.assign(this, { onStarted, onProgress, onFinished, onTrouble, onAudible });
     this.prebufferMs = PREBUFFER_MS_DEFAULT;
     this.opening = null;
     this.context = null;
@@ -38,6 +38,7 @@ export class Player {
   async #open() {
     const context = new AudioContext({ sampleRate: AUDIO_RATE, latencyHint: "interactive" });
     await context.audioWorklet.addModule(new URL("playback-worklet.js", import.meta.url));
+    context.onstatechange = () => this.isAudible && this.onAudible();
     // Not awaited: where there is no sound device a browser may never answer. Text goes on without sound.
     context.resume();
     this.context = context;

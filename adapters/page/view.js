@@ -112,10 +112,9 @@ export class View {
     this.notice.replaceChildren();
   }
 
-  clearTurns() {
-    this.turns.replaceChildren();
-    this.elements.clear();
-    this.welcome.hidden = false;
+  /** Hides the notice of this code, if it is shown: it is not true any more. */
+  takeBack(code) {
+    if (this.notice.dataset.code === code) this.hideNotice();
   }
 
   /** A line across the transcript, where one conversation ends and another begins. */

@@ -18,11 +18,14 @@ QUESTIONS = Path(__file__).parents[1] / "data" / "questions"
 
 CHROMIUM = ("chromium", "google-chrome", "chromium-browser")
 
+PATIENCE_S = 120.0
+"""A busy machine takes its time, and a test that passes waits for nothing."""
+
 Browser = Any
 OpenBrowser = Callable[..., Browser]
 
 
-def until(condition: Callable[[], Any], limit_s: float = 40.0) -> Any:
+def until(condition: Callable[[], Any], limit_s: float = PATIENCE_S) -> Any:
     """Wait until ``condition`` gives something true, and return it; fail after ``limit_s``."""
     deadline = time.monotonic() + limit_s
     while True:

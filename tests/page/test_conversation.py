@@ -23,7 +23,6 @@ LEAD_S = 1.0
 STORY, PLANET = "kokoro_af_heart_4", "kokoro_af_heart_7"
 ANSWER_S = 4.5
 TAIL_S = 60.0
-ANSWER_LIMIT_S = 40.0
 
 
 def speech(name: str) -> np.ndarray[tuple[int], np.dtype[np.int16]]:
@@ -59,14 +58,14 @@ def test_it_answers_yields_to_a_second_question_and_answers_that(
     page = Page(open_browser(live_server, microphone=microphone))
     page.click("start")
 
-    until(lambda: any("story" in text.lower() for text in page.texts(".turn.you .heard")), ANSWER_LIMIT_S)
-    until(lambda: page.texts(".turn.it .heard"), ANSWER_LIMIT_S)
-    until(lambda: page.driver.find_elements("css selector", ".turn.it[data-phase=cut]"), ANSWER_LIMIT_S)
-    until(lambda: any("planet" in text.lower() for text in page.texts(".turn.you .heard")), ANSWER_LIMIT_S)
+    until(lambda: any("story" in text.lower() for text in page.texts(".turn.you .heard")))
+    until(lambda: page.texts(".turn.it .heard"))
+    until(lambda: page.driver.find_elements("css selector", ".turn.it[data-phase=cut]"))
+    until(lambda: any("planet" in text.lower() for text in page.texts(".turn.you .heard")))
     # On a slow machine the answer begins late, and less of it is heard.
     assert 0.0 < seconds_cut_after(page) < ANSWER_S + 3.0, "it was heard until the second question, and no longer"
-    until(lambda: len(page.driver.find_elements("css selector", ".turn.it")) >= 2, ANSWER_LIMIT_S)
-    until(lambda: len(" ".join(page.texts(".turn.it:last-child .heard")).split()) >= 2, ANSWER_LIMIT_S)
+    until(lambda: len(page.driver.find_elements("css selector", ".turn.it")) >= 2)
+    until(lambda: len(" ".join(page.texts(".turn.it:last-child .heard")).split()) >= 2)
 
     waited = page.texts("#latency")[0]
     assert re.fullmatch(r"\d+\.\d\d s", waited), waited
@@ -78,13 +77,13 @@ def test_it_answers_yields_to_a_second_question_and_answers_that(
 def test_a_typed_question_is_answered_aloud_and_the_button_cuts(live_server: str, open_browser: OpenBrowser) -> None:
     page = Page(open_browser(live_server, microphone=None))
     page.write("Tell me a short story about a cat.")
-    until(lambda: any(len(text.split()) >= 3 for text in page.texts(".turn.it .heard")), ANSWER_LIMIT_S)
+    until(lambda: any(len(text.split()) >= 3 for text in page.texts(".turn.it .heard")))
     page.click("interrupt")
     until(lambda: page.phase() == "cut")
     [heard] = page.texts(".turn.it .heard")
     until(lambda: not page.find("#interrupt").is_enabled())
     assert page.texts(".turn.it .heard") == [heard], "what is cut stays cut"
     page.write("What is the capital of France?")
-    until(lambda: len(page.driver.find_elements("css selector", ".turn.it")) >= 2, ANSWER_LIMIT_S)
-    until(lambda: page.phase() == "spoken", ANSWER_LIMIT_S)
+    until(lambda: len(page.driver.find_elements("css selector", ".turn.it")) >= 2)
+    until(lambda: page.phase() == "spoken")
     assert page.problems() == []
