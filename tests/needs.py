@@ -65,6 +65,7 @@ NEEDS: dict[str, Need] = {
     ),
     "spin": Need(program("spin"), "apt-get install spin gcc"),
     "glibc": Need(_has_glibc, "a Linux with glibc 2.33 or newer (not Alpine's musl)"),
+    "openssl": Need(program("openssl"), "apt-get install openssl"),
     "gcc": Need(program("gcc", "cc"), "apt-get install gcc"),
     "strace": Need(_may_trace, "apt-get install strace (in a container: allow ptrace)"),
     "node": Need(program("node"), "apt-get install nodejs"),

@@ -58,7 +58,15 @@ class Conversation:
                 self._listen(payload, now_ns)
             case names.RESPONSE_DONE:
                 self._done(payload, now_ns)
+            case names.PLAYBACK_ACKNOWLEDGED:
+                self._acknowledged(payload)
         return b""
+
+    def _acknowledged(self, payload: Mapping[str, Any]) -> None:
+        ack = payload.get("event")
+        state = self.responses.get(str(ack.get("response_id"))) if isinstance(ack, Mapping) else None
+        if state is not None:
+            state.note_history(ack)
 
     def _begin(self, response_id: str, now_ns: int, *, known: bool) -> ResponseState:
         state = ResponseState(response_id, known, now_ns, encoding=self._encoding, rate=self._rate)

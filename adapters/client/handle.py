@@ -58,7 +58,7 @@ class ResponseHandle:
 
     @property
     def heard_text(self) -> str:
-        """The part of it that has been played; for a cut answer what the server put into history."""
+        """The part of it that counts as heard in the server's history; until that has spoken, what has been played."""
         return self._state.heard_text
 
     @property

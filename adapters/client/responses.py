@@ -43,6 +43,8 @@ class ResponseState:
     played_ms: int | None = None
     acked_ms: int | None = None
     committed_ms: int | None = None
+    history_ms: int | None = None
+    """How much counts as heard in the server's history, by its last answer to an ack."""
     ack_at_ns: int | None = None
     """When the last ack was made."""
     ack_now: bool = False
@@ -70,14 +72,24 @@ class ResponseState:
 
     @property
     def heard_text(self) -> str:
-        """The text that has been played, up to the last mark; for a cut answer the server's word counts."""
+        """The text that counts as heard: what the server's history says, by its last answer to an ack, which may come after
+        a cut and know more; before the first one, what it said at the cut, or else the text up to the last mark that was
+        played."""
+        if self.history_ms is not None:
+            return self._text_at(self.history_ms)
         if self.was_cut and self.final_transcript is not None:
             return self.final_transcript
-        played = self.played_ms or 0
-        if self.status == names.STATUS_COMPLETED and played >= self.received_ms:
-            return self.final_transcript if self.final_transcript is not None else self.transcript
-        chars = max((chars for chars, at_ms in self.marks if at_ms <= played), default=0)
-        return self.transcript[:chars]
+        return self._text_at(self.played_ms or 0)
+
+    def _text_at(self, heard_ms: int) -> str:
+        """The text when so much has been heard, by the rule of the server's ledger."""
+        whole = self.final_transcript if self.final_transcript is not None and not self.was_cut else self.transcript
+        if self.status == names.STATUS_COMPLETED and heard_ms >= self.received_ms:
+            return whole
+        if not self.marks and self.was_cut and self.final_transcript is not None:
+            return self.final_transcript
+        chars = max((chars for chars, at_ms in self.marks if at_ms <= heard_ms), default=0)
+        return whole[:chars]
 
     def add_audio(self, data: bytes, payload: Mapping[str, Any], now_ns: int) -> None:
         """One delta came."""
@@ -109,6 +121,12 @@ class ResponseState:
         self.played_ms = heard
         if committed_ms is not None:
             self.committed_ms = max(self.committed_ms or 0, min(int(committed_ms), heard))
+
+    def note_history(self, payload: Mapping[str, Any]) -> None:
+        """The server's answer to an ack came."""
+        committed_ms = payload.get("committed_ms")
+        if isinstance(committed_ms, int | float):
+            self.history_ms = int(committed_ms)
 
     def end(self, payload: Mapping[str, Any]) -> None:
         """``response.done`` came."""

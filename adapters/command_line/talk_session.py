@@ -30,6 +30,8 @@ STEP_MS = 20
 LINGER_MS = 300
 INPUT_KEPT_MS = 10_000
 """After so long without a connection silence and live sound are not kept for it any more."""
+HISTORY_WAIT_MS = 5_000
+"""How long, at most, after the last answer's end the server's word is waited for on what of it was heard."""
 PATIENCE_MS = 4_000
 """How long an interruption may stay unanswered before it counts as one that the assistant talked over."""
 
@@ -232,11 +234,21 @@ class Talk:
         last = self.record.answers[-1]
         said = self.microphone.utterances[-1] if self.microphone.utterances else None
         quiet_ms = self.now_ms - max(last.done_ms or 0, self._progress_ms)
+        if self._history_is_late() and quiet_ms < HISTORY_WAIT_MS * self._plan.speed:
+            return False
         said_ms = (said.speech_end_ms or 0) if said is not None else 0
         if last.first_audio_ms >= said_ms:
             return quiet_ms >= LINGER_MS
         # Speech that cut an answer is a turn, however long its answer takes: only the time limit ends that wait.
         return quiet_ms >= PATIENCE_MS and last.state.reason != TURN_DETECTED
+
+    def _history_is_late(self) -> bool:
+        """A server that answers acks has not yet answered the last one of an answer: what it says was heard may grow."""
+        states = [answer.state for answer in self.record.answers]
+        return any(
+            state.history_ms is not None and state.acked_ms is not None and state.history_ms < state.acked_ms
+            for state in states
+        )
 
     # -- what comes in --------------------------------------------------------------------------------------------
 

@@ -39,6 +39,53 @@ async def test_a_listener_cuts_the_answer_and_the_server_knows_what_was_heard() 
         assert len(response.heard_text) < len(response.transcript)
 
 
+async def history_of(client: DuplexClient, item_id: str | None) -> str:
+    """What the server's history says was said in an answer."""
+    await client.send({"type": names.ITEM_RETRIEVE, "item_id": item_id})
+    event = await client.wait_for(names.ITEM_RETRIEVED, timeout_s=5)
+    return str(event.payload["item"]["content"][0]["transcript"])
+
+
+@pytest.mark.parametrize("late_ms", [0, 400, 900])
+async def test_what_was_heard_of_a_cut_answer_is_what_history_says_when_the_last_ack_came_late(late_ms: int) -> None:
+    """The cut's own text lacked the words that only the ack behind it told of."""
+    async with open_test_server() as server, client_on(Line(server)) as client:
+        await client.send_text("a long answer please")
+        async for response in client.responses():
+            async for _ in response.audio():
+                if response.received_ms >= 1_600:
+                    break
+            break
+        await client.barge_in(played_ms=500, response_id=response.response_id)
+        await response.wait_done()
+        at_cut = response.heard_text
+        await client.ack_playback(500 + late_ms, response_id=response.response_id, at_once=True)
+        state = client.response_state(response.response_id)
+        assert state is not None
+        history = await history_of(client, state.item_id)
+        assert response.heard_text == history
+        assert history.startswith(at_cut)
+        assert (len(history) > len(at_cut)) == (late_ms > 0)
+
+
+async def test_what_was_heard_of_a_whole_answer_is_all_of_it() -> None:
+    async with open_test_server() as server, client_on(Line(server)) as client:
+        await client.send_text("hello")
+        async for response in client.responses():
+            async for _ in response.audio():
+                pass
+            break
+        await response.wait_done()
+        state = client.response_state(response.response_id)
+        assert state is not None
+        await client.ack_playback(response.received_ms // 2, response_id=response.response_id, at_once=True)
+        history = await history_of(client, state.item_id)
+        assert response.heard_text == response.transcript[: len(response.heard_text)] != response.transcript
+        await client.ack_playback(response.received_ms, response_id=response.response_id, at_once=True)
+        history = await history_of(client, state.item_id)
+        assert response.heard_text == history == response.transcript
+
+
 async def test_taking_over_from_another_client() -> None:
     async with open_test_server() as server:
         line = Line(server)
