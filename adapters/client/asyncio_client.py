@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
+from adapters.client.mismatch import NO_WEBSOCKET, TransportMismatch, tls_failure
 from adapters.client.shell import DuplexClientBase
 from adapters.client.streams import Flag
 from adapters.client.transport import (
@@ -133,8 +135,10 @@ def websockets_connect() -> ConnectFn:
             answer = error.response
             retry_after = answer.headers.get("Retry-After", "")
             raise TransportRefused(answer.status_code, bytes(answer.body or b""), retry_after) from None
-        except InvalidHandshake as error:
-            raise TransportClosed(None, f"no WebSocket handshake: {type(error).__name__}") from None
+        except (InvalidHandshake, EOFError):
+            raise TransportMismatch(NO_WEBSOCKET) from None
+        except ssl.SSLError as error:
+            raise tls_failure(error) from None
         except ConnectionClosed as error:
             raise _read_close(error) from None
         return WebsocketsTransport(connection, ConnectionClosed)

@@ -64,7 +64,9 @@ class Conversation:
 
     def _acknowledged(self, payload: Mapping[str, Any]) -> None:
         ack = payload.get("event")
-        state = self.responses.get(str(ack.get("response_id"))) if isinstance(ack, Mapping) else None
+        if not isinstance(ack, Mapping):
+            return
+        state = self.responses.get(str(ack.get("response_id")))
         if state is not None:
             state.note_history(ack)
 

@@ -85,13 +85,15 @@ class ResyncRequired(SessionEnded):
 
 
 class ConnectionLost(ClientError):
-    """The connection failed and was not, or could not be, resumed. ``attempts`` counts reconnects that failed."""
+    """The connection failed and was not, or could not be, resumed. ``attempts`` counts reconnects that failed; ``answered``:
+    somebody is there, but it is no such server, or not spoken to as it wants."""
 
-    def __init__(self, reason: str, attempts: int = 0) -> None:
+    def __init__(self, reason: str, attempts: int = 0, *, answered: bool = False) -> None:
         tried = f" after {attempts} attempts to reconnect" if attempts else ""
         super().__init__(f"connection lost{tried}: {reason}")
         self.reason = reason
         self.attempts = attempts
+        self.answered = answered
 
 
 class SendBufferFull(ClientError):

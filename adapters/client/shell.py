@@ -17,9 +17,10 @@ from typing import Any, Self
 
 from adapters.client.core import CLOSING, ENDED, HANDSHAKE, IDLE, LIVE, ClientCore
 from adapters.client.credentials import ReconnectPolicy, ResumeCredentials
-from adapters.client.errors import ClientMisuse, ConnectionLost, DuplexProtocolError, HandshakeRefused
+from adapters.client.errors import ClientMisuse, DuplexProtocolError, HandshakeRefused
 from adapters.client.frames import DuplexEvent, pictures_of, read_error, read_refusal
 from adapters.client.handle import ResponseHandle
+from adapters.client.mismatch import connection_lost
 from adapters.client.options import CoreOptions, CoreStatistics
 from adapters.client.responses import ResponseState
 from adapters.client.streams import Bell, Stream
@@ -368,10 +369,10 @@ class DuplexClientBase:
             if self._core.phase == IDLE or not self._refusal.retryable:
                 self._core.abandon(self._refusal)
             return str(self._refusal)
-        reason = str(error) or type(error).__name__
+        lost = connection_lost(error)
         if self._core.phase == IDLE:
-            self._core.abandon(ConnectionLost(reason))
-        return reason
+            self._core.abandon(lost)
+        return lost.reason
 
     def _guarded(
         self, work: Callable[[Transport], Awaitable[None]], transport: Transport

@@ -55,7 +55,7 @@ class Transport(Protocol):
 
 
 ConnectFn = Callable[[str, Mapping[str, str]], Awaitable[Transport]]
-"""(url, headers) -> an open transport. Raises TransportClosed, TransportRefused or OSError."""
+"""(url, headers) -> an open transport. Raises TransportClosed (TransportMismatch), TransportRefused or OSError."""
 
 
 Stop = Callable[[], Awaitable[None]]
@@ -91,8 +91,12 @@ class Loop(Protocol):
 def duplex_url(url: str, model: str | None) -> str:
     """``url`` with ``duplex=1`` and ``autostart=0`` (the first frame decides what is opened) and the model's name.
     Raises ValueError when it is no ws:// or wss:// address."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("ws", "wss") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        is_one = parts.scheme in ("ws", "wss") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        is_one = False
+    if not is_one:
         raise ValueError(f"{url!r} is not a WebSocket address: it must look like ws://host:8765/v1/realtime")
     query = dict(parse_qsl(parts.query, keep_blank_values=True)) | {"duplex": "1", "autostart": "0"}
     if model:

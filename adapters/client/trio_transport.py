@@ -27,12 +27,18 @@ from wsproto.events import (
 )
 from wsproto.utilities import LocalProtocolError, RemoteProtocolError
 
-from adapters.client.transport import CLOSE_WAIT_S, MESSAGE_BYTES_MAX, Transport, TransportClosed, TransportRefused
+from adapters.client.mismatch import ABNORMAL, HUNG_UP, NO_WEBSOCKET, TransportMismatch, tls_failure
+from adapters.client.transport import (
+    CLOSE_WAIT_S,
+    MESSAGE_BYTES_MAX,
+    Transport,
+    TransportClosed,
+    TransportRefused,
+)
 
 READ_BYTES = 65_536
 REFUSAL_BYTES_MAX = 64 * 1024
 MESSAGE_TOO_BIG = 1_009
-ABNORMAL = 1_006
 
 
 class TrioTransport:
@@ -46,6 +52,7 @@ class TrioTransport:
         self._parts: list[str] = []
         self._size = 0
         self._closed: TransportClosed | None = None
+        self._answered = False
         self._accepted = False
         self._refused_status = 0
         self._refused_body = b""
@@ -101,11 +108,14 @@ class TrioTransport:
             data: bytes | None = bytes(await self._stream.receive_some(READ_BYTES)) or None
         except (trio.BrokenResourceError, trio.ClosedResourceError):
             data = None
+        self._answered = self._answered or data is not None
         try:
             self._protocol.receive_data(data)
             for event in self._protocol.events():
                 await self._handle(event)
         except RemoteProtocolError as error:
+            if not self._accepted:
+                raise TransportMismatch(NO_WEBSOCKET if self._answered else HUNG_UP) from error
             self._closed = TransportClosed(None, f"the server broke the WebSocket protocol: {error}")
         if data is None and self._closed is None:
             self._closed = TransportClosed(ABNORMAL, "the connection broke")
@@ -144,14 +154,28 @@ class TrioTransport:
             self._parts, self._size = [], 0
 
 
+async def _open_tls(host: str, port: int) -> trio.SSLStream[trio.SocketStream]:
+    """A stream after its TLS handshake. Raises OSError, TransportMismatch."""
+    stream = await trio.open_ssl_over_tcp_stream(host, port, https_compatible=True)
+    try:
+        await stream.do_handshake()
+    except BaseException as error:
+        with trio.CancelScope(shield=True):
+            await trio.aclose_forcefully(stream)
+        if isinstance(error, trio.BrokenResourceError):
+            raise tls_failure(error.__cause__) from None
+        raise
+    return stream
+
+
 async def connect(url: str, headers: Mapping[str, str]) -> Transport:
-    """Open a WebSocket; a ConnectFn. Raises OSError, TransportClosed, TransportRefused."""
+    """Open a WebSocket; a ConnectFn. Raises OSError, TransportClosed (TransportMismatch), TransportRefused."""
     parts = urlsplit(url)
     host, secure = parts.hostname or "", parts.scheme == "wss"
     port = parts.port or (443 if secure else 80)
     stream: trio.abc.Stream
     if secure:
-        stream = await trio.open_ssl_over_tcp_stream(host, port, https_compatible=True)
+        stream = await _open_tls(host, port)
     else:
         stream = await trio.open_tcp_stream(host, port)
     transport = TrioTransport(stream, WSConnection(ConnectionType.CLIENT))

@@ -37,6 +37,8 @@ def read_wav(path: Path, rate: int) -> bytes:
 
 def decode_wav(data: bytes, name: str) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
     """A WAV file's bytes -> (float32 samples in [-1, 1], shape [frames, channels]; rate in Hz). Raises BadAudioFile."""
+    if not data:
+        raise BadAudioFile(f"{name} is empty")
     if len(data) < 12 or data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         raise BadAudioFile(f"{name} is not a WAV file; convert it first: ffmpeg -i {name} question.wav")
     form: tuple[int, int, int, int] | None = None
@@ -69,7 +71,7 @@ def _read_format(body: bytes, name: str) -> tuple[int, int, int, int]:
 def _samples(body: bytes, form: tuple[int, int, int, int], name: str) -> np.ndarray[Any, np.dtype[np.float32]]:
     tag, channels, _, bits = form
     frame = channels * bits // 8
-    body = body[: len(body) // frame * frame] if frame else b""
+    body = body[: len(body) // frame * frame] if frame else body
     if not body:
         raise BadAudioFile(f"{name} has no audio in it")
     if (tag, bits) in ((FORMAT_FLOAT, 32), (FORMAT_FLOAT, 64)):
@@ -84,7 +86,10 @@ def _samples(body: bytes, form: tuple[int, int, int, int], name: str) -> np.ndar
     elif tag == FORMAT_PCM and bits in (16, 32):
         flat = (np.frombuffer(body, f"<i{bits // 8}") / 2.0 ** (bits - 1)).astype(np.float32)
     else:
-        raise BadAudioFile(f"{name} has samples of a kind that is not read here (format {tag}, {bits} bits)")
+        raise BadAudioFile(
+            f"{name} has samples of a kind that is not read here (format {tag}, {bits} bits); convert them first: ffmpeg -i"
+            f" {name} -c:a pcm_s16le question.wav"
+        )
     return flat.reshape(-1, channels)
 
 

@@ -95,7 +95,7 @@ def talk(
       duologue talk --say "What is the capital of France?"
       duologue talk --mic
 
-    Exit codes: 0 all was heard, 1 no connection, 2 wrong usage, 3 no answer in time, 4 the session broke off.
+    Exit codes: 0 all was heard, 1 no connection, 2 wrong usage, 3 no answer in time, 4 the session broke off, or Ctrl-C.
     """
     if sum((question is not None, text is not None, mic)) != 1:
         raise click.UsageError("say what to talk about: a WAV file, or --say TEXT, or --mic (one of them)")
@@ -134,10 +134,11 @@ def _prepared(out: Path) -> list[Path]:
         raise click.BadParameter(str(error), param_hint="--out") from None
 
 
-async def _until_interrupt() -> None:
-    """Return at Ctrl-C."""
+async def _until_interrupt(stopped: trio.Event) -> None:
+    """Return at Ctrl-C, and say so."""
     with trio.open_signal_receiver(signal.SIGINT) as signals:
         async for _ in signals:
+            stopped.set()
             return
 
 
@@ -182,7 +183,10 @@ async def _talk(
             if out is not None:
                 run.record.events = show.enter_context((out / EVENTS).open("w", encoding="utf-8"))
             try:
-                await run.run(_until_interrupt)
+                stopped = trio.Event()
+                await run.run(partial(_until_interrupt, stopped))
+                if stopped.is_set() and not mic:
+                    raise BrokenOff("stopped by Ctrl-C before all was said and heard")
             except NoAnswer as error:
                 raise NotAnswered(f"{error}; {_why_silent(run)}") from None
             except ClientError as error:
@@ -233,6 +237,8 @@ def _why_silent(run: Talk) -> str:
 
 
 def _no_connection(error: ClientError, url: str, api_key_given: bool) -> click.ClickException:
+    if isinstance(error, ConnectionLost) and error.answered:
+        return NoConnection(f"no session at {url}: {error.reason}. Is it a duologue server? Its address goes to --url")
     if isinstance(error, ConnectionLost):
         advice = "Is the server running? Start it with: make serve. If it is elsewhere, name its address with --url"
         return NoConnection(f"cannot reach {url}: {error.reason}. {advice}")
@@ -248,7 +254,7 @@ def _no_connection(error: ClientError, url: str, api_key_given: bool) -> click.C
             hint = " Wait for a session to end, or give the server more sessions."
         elif error.code == "model_not_found":
             hint = " Name one of these with --model, or leave it out."
-        elif error.status == 404:
-            hint = " Is the path right? It is usually /v1/realtime."
+        elif error.code.startswith("http_"):  # no words of ours came with it
+            hint = " Is it a duologue server, and is the path right? It is usually /v1/realtime."
         return NoConnection(f"the server refused the session ({error.code}): {error.message.rstrip('.')}.{hint}")
     return NoConnection(f"cannot open a session at {url}: {error}")

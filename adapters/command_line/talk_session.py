@@ -30,6 +30,8 @@ STEP_MS = 20
 LINGER_MS = 300
 INPUT_KEPT_MS = 10_000
 """After so long without a connection silence and live sound are not kept for it any more."""
+LONG_S = 60
+"""Beyond that one is told how long a question lasts: it is spoken in real time."""
 HISTORY_WAIT_MS = 5_000
 """How long, at most, after the last answer's end the server's word is waited for on what of it was heard."""
 PATIENCE_MS = 4_000
@@ -131,7 +133,10 @@ class Talk:
         ended the client."""
         events = self._client.events()
         if self._plan.question is not None:
-            self.microphone.say(*self._plan.question)
+            said = self.microphone.say(*self._plan.question)
+            length_s = len(said.pcm) // (2 * RATE)
+            if length_s > LONG_S:
+                self._narrator.line(f"-- {said.name} lasts {length_s // 60} min {length_s % 60} s; Ctrl-C ends it")
         if self._plan.text is not None:
             self._narrator.line(f"you: {self._plan.text}")
             await self._client.send_text(self._plan.text)

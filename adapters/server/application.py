@@ -346,7 +346,10 @@ def _asset_response(request: Request, asset: page.Asset) -> Response:
 
 RETRY = (("retry-after", "2"),)
 UNAUTHORIZED = error_response(
-    401, "invalid_api_key", "This server needs an API key.", (("www-authenticate", "Bearer"),)
+    401,
+    "invalid_api_key",
+    "This server asks for an API key of its own: the one that it was started with (--api-key).",
+    (("www-authenticate", "Bearer"),),
 )
 FOREIGN_ORIGIN = error_response(403, "origin_not_allowed", "Pages of that origin may not connect.")
 _PAGE_HEADERS = tuple(

@@ -55,7 +55,10 @@ class Served:
             return
         names = ", ".join((self.model, *self.aliases))
         raise Problem(
-            "model_not_found", f"There is no model {name[:SHOWN_CHARS_MAX]!r} here; there is: {names}.", param
+            "model_not_found",
+            f"There is no model {name[:SHOWN_CHARS_MAX]!r} here; there is: {names}. Name one of these or none; whoever runs"
+            " the server lets other names lead to its model with --model-alias.",
+            param,
         )
 
     def voice(self, name: str, param: str) -> str:

@@ -101,7 +101,7 @@ async def test_a_server_that_hangs_up_during_the_handshake() -> None:
 async def test_a_peer_that_speaks_no_http() -> None:
     transport, peer = pair()
     await peer.stream.send_all(b"SSH-2.0-OpenSSH_9.2\r\n\r\n")
-    with pytest.raises(TransportClosed, match="protocol"):
+    with pytest.raises(TransportClosed, match="speaks no WebSocket"):
         await transport.open("server", "/", {})
 
 

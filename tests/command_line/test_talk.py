@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 import socket
 import threading
+import time
 import wave
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -196,6 +199,54 @@ def test_silence_is_answered_by_nothing_and_that_is_an_error(tmp_path: Path) -> 
     assert result.exit_code == 3
     assert "no answer within 0.5 s" in result.output
     assert "nothing can be heard in q.wav" in result.output
+
+
+@pytest.mark.realtime
+def test_ctrl_c_before_the_answer_is_heard_is_no_success(tmp_path: Path) -> None:
+    """It was reported as 0, which means that all was heard."""
+    server = FakeServer(answer_ms=600_000, lead=1.0)
+
+    def press_ctrl_c_once_it_answers() -> None:
+        until = time.monotonic() + 30
+        while not server.session.produced and time.monotonic() < until:
+            time.sleep(0.05)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with running(server) as url:
+        threading.Thread(target=press_ctrl_c_once_it_answers).start()
+        result = run_talk("--say", "hello", "--url", url, "--out", str(tmp_path / "out"))
+    assert result.exit_code == 4, result.output
+    assert "stopped by Ctrl-C before all was said and heard" in result.output
+    assert summary_of(tmp_path / "out")["answers"][0]["status"] is None
+
+
+@pytest.mark.realtime
+def test_a_long_question_is_announced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("adapters.command_line.talk_session.LONG_S", 1)
+    with running(FakeServer(answer_ms=300)) as url:
+        question = spoken(tmp_path / "lecture.wav", tone(1_000) + silence(1_000))
+        result = run_talk(question, "--url", url, "--fast", "--quiet")
+    assert result.exit_code == 0, result.output
+    assert "-- lecture.wav lasts 0 min 2 s; Ctrl-C ends it" in result.output
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (b"", "q.wav is empty"),
+        (b"fLaC" + bytes(100), "q.wav is not a WAV file; convert it first: ffmpeg -i"),
+        (b"ID3\x04" + bytes(100), "q.wav is not a WAV file; convert it first: ffmpeg -i"),
+        (wav_bytes(b"", 24_000), "q.wav has no audio in it"),
+        (wav_bytes(tone(100), 24_000)[:30], "q.wav has a broken format header"),
+        (wav_bytes(tone(100), 24_000).replace(b"\x01\0\x01\0", b"\x07\0\x01\0", 1), "convert them first: ffmpeg -i"),
+    ],
+    ids=["empty", "flac", "mp3", "no audio", "cut off", "mu-law"],
+)
+def test_a_file_that_cannot_be_read_is_wrong_usage(data: bytes, says: str, tmp_path: Path) -> None:
+    (tmp_path / "q.wav").write_bytes(data)
+    result = run_talk(str(tmp_path / "q.wav"))
+    assert result.exit_code == 2
+    assert says in result.output
 
 
 @pytest.mark.realtime

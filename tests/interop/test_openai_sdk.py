@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import math
 import re
+import socket
 import struct
 import subprocess
 import sys
@@ -71,14 +72,48 @@ def transcript(seen: list[Any]) -> str:
     return "".join(e.delta for e in seen if e.type == "response.output_audio_transcript.delta")
 
 
-def test_the_program_on_the_page_about_clients_works_as_it_stands(server: Served, tmp_path: Path) -> None:
+def ask(folder: Path, base_url: str, **changes: str) -> subprocess.CompletedProcess[str]:
+    """Run the program of the page about clients as it stands, but for ``changes``."""
     root = Path(__file__).resolve().parents[2]
     page = (root / "docs" / "clients.md").read_text("utf-8")
     program = re.findall(r"^```python\n(# ask\.py.*?)^```$", page, re.MULTILINE | re.DOTALL)[0]
-    (tmp_path / "ask.py").write_text(program.replace("http://localhost:8765/v1", server.base_url))
+    for old, new in {"http://localhost:8765/v1": base_url, **changes}.items():
+        assert old in program
+        program = program.replace(old, new)
+    (folder / "ask.py").write_text(program)
     question = root / re.findall(r"^\$ python ask\.py (\S+) answer\.wav$", page, re.MULTILINE)[0]
     command = [sys.executable, "ask.py", str(question), "answer.wav"]
-    ran = subprocess.run(command, cwd=tmp_path, check=True, timeout=100, capture_output=True, text=True)
+    return subprocess.run(command, cwd=folder, check=False, timeout=100, capture_output=True, text=True)
+
+
+def test_the_program_on_the_page_says_why_it_is_refused_and_what_to_do(server: Served, tmp_path: Path) -> None:
+    ran = ask(tmp_path, server.base_url, cascade="moshi")
+    assert ran.returncode == 1
+    assert "HTTP 404" in ran.stderr
+    assert "There is no model 'moshi' here; there is: " in ran.stderr
+    assert "--model-alias" in ran.stderr
+    assert "Traceback" not in ran.stderr
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))  # and nobody listens
+        ran = ask(tmp_path, f"http://127.0.0.1:{probe.getsockname()[1]}/v1")
+    assert ran.returncode == 1
+    assert "make serve" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_program_on_the_page_says_that_a_key_is_asked_for(tmp_path: Path) -> None:
+    settings = ServerSettings(port=0, model="scripted", model_aliases=("cascade",), api_keys=("sk-one",))
+    with served(settings) as server:
+        ran = ask(tmp_path, server.base_url)
+    assert ran.returncode == 1
+    assert "HTTP 401" in ran.stderr
+    assert "API key" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_the_program_on_the_page_about_clients_works_as_it_stands(server: Served, tmp_path: Path) -> None:
+    ran = ask(tmp_path, server.base_url)
+    assert ran.returncode == 0, ran.stderr
     assert "turn 1" in ran.stdout
     with wave.open(str(tmp_path / "answer.wav")) as answer:
         assert answer.getframerate() == RATE
