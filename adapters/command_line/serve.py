@@ -213,7 +213,9 @@ def _run(
         from_file = flags["model_option"] and said_where(ctx, "model_option")
         raise click.ClickException(_first(group) + (f" (see {from_file})" if from_file else "")) from None
     except* StoreUrlInvalid as group:
-        raise click.UsageError(f"{said_where(ctx, 'store')} {without_password(flags['store'])}: {_first(group)}") from None
+        raise click.UsageError(
+            f"{said_where(ctx, 'store')} {without_password(flags['store'])}: {_first(group)}"
+        ) from None
     except* StoreError as group:
         kind = click.ClickException if group.subgroup(StoreDamaged) is None else Damaged
         raise kind(f"the store at {without_password(flags['store'])}: {_first(group)}") from None

@@ -14,6 +14,7 @@ from adapters.client.session_config import cascade_session_config
 from adapters.client.transport import Transport
 from adapters.client.trio_client import DuplexClient
 from adapters.client.trio_transport import TrioTransport
+from adapters.wire.schema import names
 from tests.server.servers import Server
 
 URL = "ws://localhost/v1/realtime"
@@ -65,3 +66,10 @@ async def hear_and_cut(client: DuplexClient, heard_ms: int) -> tuple[ResponseHan
                 await response.wait_done()
         return response, played_ms
     raise AssertionError("the session ended without an answer")
+
+
+async def history_of(client: DuplexClient, item_id: str | None) -> str:
+    """What the server's history says was said in an answer."""
+    await client.send({"type": names.ITEM_RETRIEVE, "item_id": item_id})
+    event = await client.wait_for(names.ITEM_RETRIEVED, timeout_s=5)
+    return str(event.payload["item"]["content"][0]["transcript"])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from adapters.client.errors import DuplexProtocolError, HandshakeRefused, SessionReplaced
 from adapters.wire.schema import names
 from tests.client.fake_server import silence, tone
-from tests.client.talking import Line, client_on, hear_all, hear_and_cut
+from tests.client.talking import Line, client_on, hear_all, hear_and_cut, history_of
 from tests.server.servers import open_test_server
 
 
@@ -37,13 +37,6 @@ async def test_a_listener_cuts_the_answer_and_the_server_knows_what_was_heard() 
         assert client.statistics().stale_audio_deltas == 0
         assert client.statistics().lost_events == 0
         assert len(response.heard_text) < len(response.transcript)
-
-
-async def history_of(client: DuplexClient, item_id: str | None) -> str:
-    """What the server's history says was said in an answer."""
-    await client.send({"type": names.ITEM_RETRIEVE, "item_id": item_id})
-    event = await client.wait_for(names.ITEM_RETRIEVED, timeout_s=5)
-    return str(event.payload["item"]["content"][0]["transcript"])
 
 
 @pytest.mark.parametrize("late_ms", [0, 400, 900])

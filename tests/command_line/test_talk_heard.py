@@ -6,7 +6,7 @@ import pytest
 
 from adapters.command_line.talk_session import Talk, TalkPlan
 from tests.client.fake_server import silence, tone
-from tests.client.test_against_server import Line, client_on, history_of
+from tests.client.talking import Line, client_on, history_of
 from tests.command_line.test_talk_outage import Lines
 from tests.server.servers import open_test_server
 

@@ -198,7 +198,7 @@ name = "scripted"
         ("port = 0", f'tls_cert = "{__file__}"', "[server] tls_cert: the certificate cannot be used"),
         ("port = 0", 'api_keys = [" "]', "[server] api_keys: an API key is empty"),
         ('"127.0.0.1"', '"0.0.0.0"', "[server] host 0.0.0.0 is open to other machines"),
-        ("sqlite:///", "mysql:///", "[store] url: no store speaks 'mysql': use sqlite, postgresql or memory:"),
+        ("sqlite:///", "mysql:///", "no store speaks 'mysql': use sqlite, postgresql or memory:"),
         ("[store]", '[store]\ndurability = "none"', "[store] durability: 'none' is not one of 'full', 'normal'"),
         ('"scripted"', '"nope"', "[model] name: there is no model called 'nope'; installed models: cascade,"),
         ("[model]", "[workers]\ncount = 0\n[model]", "[workers] count: 0 is neither a number from 1 to 1024 nor auto"),
