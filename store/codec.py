@@ -8,13 +8,14 @@ versions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import msgspec
 
-from core.ports.store import LogUnreadable
+from core.ports.store import LogUnreadable, Row, StoredBatch
+from core.session.digest import chain_link
 from core.session.events import EVENT_TYPES, SCHEMA_VERSIONS, TAGS, ConfigChanged, Event, Record, SessionOpened
 
 Raw = dict[str, Any]
@@ -28,19 +29,6 @@ INT64_MAX = 2**63 - 1
 
 class RecordInvalid(ValueError):
     """A record that a log cannot hold (our fault, not the database's): nothing was queued."""
-
-
-@attrs.frozen
-class Row:
-    """A record as it is stored. ``body`` is the event as a JSON object; ``position``, ``epoch`` and ``at_ns`` as in
-    Record."""
-
-    position: int
-    epoch: int
-    at_ns: int
-    type: str
-    version: int
-    body: str
 
 
 @attrs.frozen
@@ -93,6 +81,24 @@ def encode_record(record: Record) -> Row:
     if isinstance(event, SessionOpened | ConfigChanged) and not _reads_back(tag, body, event):
         raise RecordInvalid(f"{tag} at position {record.position}: a number is not finite")
     return Row(record.position, record.epoch, record.at_ns, tag, SCHEMA_VERSIONS[tag], body.decode())
+
+
+def stored_batch(batch_id: str, term: int, records: Sequence[Record], previous: bytes, caused: bytes) -> StoredBatch:
+    """A batch as it will read back. ``previous``: the link of the chain before it; ``caused`` as in Batch. Raises
+    RecordInvalid."""
+    rows = tuple(map(encode_record, records))
+    chain = chain_link(previous, batch_id, term, map(Row.line, rows), caused)
+    return StoredBatch(batch_id, term, tuple(records), chain, rows)
+
+
+def rows_to_keep(batch: StoredBatch) -> tuple[Row, ...]:
+    """The rows of a batch that comes from elsewhere, as they are: an event of an older version stays one, and the chain says
+    what it said. Raises RecordInvalid for what no backend can hold."""
+    for record, row in zip(batch.records, batch.rows, strict=True):
+        encode_record(record)
+        if not is_storable(row.body):
+            raise RecordInvalid(f"{row.type} at position {row.position}: a NUL, or a lone surrogate")
+    return batch.rows
 
 
 def _reads_back(tag: str, body: bytes, event: Event) -> bool:

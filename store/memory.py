@@ -20,6 +20,7 @@ from core.ports.store import (
     BODIES_BYTES,
     Body,
     Owned,
+    Row,
     SessionRow,
     SessionUnknown,
     StoredBatch,
@@ -31,7 +32,7 @@ from core.ports.store import (
 )
 from core.session.events import Event, Record
 from core.session.time_units import NS_PER_MS
-from store.codec import Row, decode_row, encode_record
+from store.codec import decode_row, rows_to_keep
 from store.planning import (
     OWNERLESS_MAX,
     Addition,
@@ -133,8 +134,7 @@ class MemoryDatabase:
             self.delete(head.session)
         self._heads[head.session] = head
         self._batches[head.session] = [
-            _Stored(batch.batch_id, batch.term, tuple(map(encode_record, batch.records)), batch.chain)
-            for batch in batches
+            _Stored(batch.batch_id, batch.term, rows_to_keep(batch), batch.chain) for batch in batches
         ]
 
     def delete(self, session: str) -> None:
@@ -221,8 +221,9 @@ class MemoryDatabase:
                 continue
             if batches and stored.position - after > limit:
                 break
-            records = tuple(decode_row(row) for row in stored.rows if row.position > after)
-            batches.append(StoredBatch(stored.batch_id, stored.term, records, stored.chain))
+            rows = tuple(row for row in stored.rows if row.position > after)
+            records = tuple(map(decode_row, rows))
+            batches.append(StoredBatch(stored.batch_id, stored.term, records, stored.chain, rows))
         return batches
 
     def records(self, session: str) -> tuple[Record, ...]:

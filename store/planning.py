@@ -23,15 +23,16 @@ from core.ports.store import (
     Body,
     Owned,
     PositionConflict,
+    Row,
     SessionExists,
     SessionRow,
     SessionUnknown,
     StoredBatch,
     TermRefused,
 )
-from core.session.digest import CHAIN_START
+from core.session.digest import CHAIN_START, NOTHING_CAUSED, chain_link
 from core.session.events import Event, OwnerChanged, Record, SessionClosed, SessionOpened
-from store.codec import RecordInvalid, Row, encode_record, is_storable
+from store.codec import RecordInvalid, encode_record, is_storable
 
 OWNERLESS_MAX = 100
 """How many sessions that nobody owns one survey names."""
@@ -110,6 +111,9 @@ class Beat:
     leaving: bool = False
     session: str = ""
 
+
+CREATED = "created"
+"""The id of every log's first batch."""
 
 Request = CreateLog | TakeTerm | AppendBatch | Beat
 
@@ -221,10 +225,10 @@ def _plan_create(request: CreateLog, head: Head | None) -> Addition:
         epoch=0,
         term=1,
         server=request.server,
-        chain=CHAIN_START,
+        chain=_link(CHAIN_START, CREATED, 1, rows, NOTHING_CAUSED),
         closed=False,
     )
-    return Addition(after, "created", rows)
+    return Addition(after, CREATED, rows)
 
 
 def _plan_take_term(request: TakeTerm, head: Head | None) -> Addition:
@@ -236,9 +240,12 @@ def _plan_take_term(request: TakeTerm, head: Head | None) -> Addition:
     at_ns = max(request.now_ns, head.updated_ns)
     event = OwnerChanged(term=head.term + 1, server=request.server)
     row = encode_record(Record(position=head.position + 1, epoch=head.epoch, at_ns=at_ns, event=event))
-    # The chain stays: the new owner has caused nothing yet.
-    after = attrs.evolve(head, position=row.position, updated_ns=at_ns, term=event.term, server=event.server)
-    return Addition(after, f"term-{event.term}", (row,))
+    batch_id = f"term-{event.term}"
+    chain = _link(head.chain, batch_id, event.term, (row,), NOTHING_CAUSED)
+    after = attrs.evolve(
+        head, position=row.position, updated_ns=at_ns, term=event.term, server=event.server, chain=chain
+    )
+    return Addition(after, batch_id, (row,))
 
 
 def _plan_append(request: AppendBatch, head: Head | None, find_batch: FindBatch) -> Addition | None:
@@ -264,7 +271,12 @@ def _plan_append(request: AppendBatch, head: Head | None, find_batch: FindBatch)
         epoch=last.epoch,
         term=head.term,
         server=head.server,
-        chain=batch.chain,
+        chain=_link(head.chain, batch.batch_id, head.term, request.rows, batch.caused),
         closed=head.closed or any(isinstance(record.event, SessionClosed) for record in batch.records),
     )
     return Addition(after, batch.batch_id, request.rows, batch.bodies)
+
+
+def _link(previous: bytes, batch_id: str, term: int, rows: Sequence[Row], caused: bytes) -> bytes:
+    """Here, where the row of the session is locked, so that a link follows what is really before it."""
+    return chain_link(previous, batch_id, term, map(Row.line, rows), caused)

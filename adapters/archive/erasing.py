@@ -18,7 +18,8 @@ import trio
 
 from adapters.archive.masking import masked
 from adapters.archive.writing import Progress, silent
-from adapters.replay.replaying import STORE_WRITES, Replayer
+from adapters.replay.links import caused_of
+from adapters.replay.replaying import Replayer
 from adapters.wire.caused import encode_caused
 from adapters.wire.projections import make_projection
 from core.ports.keeping import Keeper
@@ -27,11 +28,12 @@ from core.ports.store import Batch, Owned, PositionConflict, StoredBatch, StoreE
 from core.session import commands as c
 from core.session import events as e
 from core.session.apply import apply
-from core.session.digest import CHAIN_START, chain_digest
+from core.session.digest import CHAIN_START, caused_digest
 from core.session.effects import Effect
 from core.session.machine import stamp, step
 from core.session.react import effects_of
 from core.session.state import Phase, SessionState
+from store.codec import stored_batch
 
 SERVER = "erasure"
 REASON = "erased"
@@ -92,9 +94,9 @@ async def _end_and_rewrite(log: _Log, now_ns: Callable[[], int], progress: Progr
     owned = is_over if row.closed else await store.take_term(session, SERVER, now_ns())
     await log.read_on()
     if log.state.phase is not Phase.CLOSED:
-        closing = _closing_batch(log.replayer, log.batches[-1].chain, owned, now_ns())
+        closing = _closing_batch(log.replayer, owned, now_ns())
         await _append(store, closing)
-        log.batches.append(StoredBatch(closing.batch_id, closing.term, closing.records, closing.chain))
+        log.batches.extend(await store.read(session, closing.expected_position))
         owned = attrs.evolve(owned, position=closing.records[-1].position)
     already = any(isinstance(record.event, e.Erased) for record in log.replayer.replay.records)
     erased = rewritten(log.batches, None if already else now_ns())
@@ -106,7 +108,7 @@ async def _end_and_rewrite(log: _Log, now_ns: Callable[[], int], progress: Progr
     return Erasure(session, count, log.replayer.replay.exact, already)
 
 
-def _closing_batch(replayer: Replayer, chain: bytes, owned: Owned, now_ns: int) -> Batch:
+def _closing_batch(replayer: Replayer, owned: Owned, now_ns: int) -> Batch:
     state, projection = replayer.replay.state, replayer.projection
     assert projection is not None
     frames: list[Frame] = []
@@ -116,9 +118,9 @@ def _closing_batch(replayer: Replayer, chain: bytes, owned: Owned, now_ns: int) 
 
     expected = state.position
     result = step(state, c.Close(REASON), now_ns, c.Cursor(projection.number, {}), project)
-    after = chain_digest(chain, encode_caused((result.effects, frames)))
+    caused = caused_digest(encode_caused((result.effects, frames)))
     batch_id = f"{owned.term}.{expected}"
-    return Batch(state.session_id, owned.term, batch_id, expected, result.records, after, urgent=True)
+    return Batch(state.session_id, owned.term, batch_id, expected, result.records, caused, urgent=True)
 
 
 async def _append(store: Keeper, batch: Batch) -> None:
@@ -151,15 +153,15 @@ def rewritten(batches: Sequence[StoredBatch], erased_ns: int | None) -> list[Sto
             assert projection is not None
             frames.extend(projection.fold(record, state))
             effects.extend(effects_of(record, state))
-        if not isinstance(records[0].event, STORE_WRITES):
-            chain = chain_digest(chain, encode_caused((tuple(effects), frames)))
-        made.append(attrs.evolve(batch, records=records, chain=chain))
+        caused = caused_of(batch, encode_caused((tuple(effects), frames)))
+        made.append(stored_batch(batch.batch_id, batch.term, records, chain, caused))
+        chain = made[-1].chain
     if erased_ns is not None:
         last = made[-1]
         record = stamp(state, e.Erased(), max(erased_ns, state.at_ns))
         apply(state, record)
         assert projection is not None
-        caused = (effects_of(record, state), projection.fold(record, state))
-        chain = chain_digest(chain, encode_caused((tuple(caused[0]), caused[1])))
-        made.append(StoredBatch(f"{last.term}.{record.position - 1}", last.term, (record,), chain))
+        effects, frames = list(effects_of(record, state)), projection.fold(record, state)
+        caused = caused_digest(encode_caused((tuple(effects), frames)))
+        made.append(stored_batch(f"{last.term}.{record.position - 1}", last.term, (record,), chain, caused))
     return made

@@ -16,7 +16,6 @@ import msgspec
 from adapters.archive.layout import EVENTS, FOLDER, MANIFEST, BodyEntry, Manifest, named_bodies, to_file
 from core.ports.store import Store, StoredBatch
 from core.session.events import Event
-from store.codec import encode_record
 
 Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
@@ -64,9 +63,8 @@ async def _write_events(
 
 
 def lines_of(batch: StoredBatch) -> Iterator[bytes]:
-    """A batch as lines of JSON."""
-    for record in batch.records:
-        row = encode_record(record)
+    """A batch as lines of JSON; its events byte for byte as they are stored."""
+    for row in batch.rows:
         line = {
             "position": row.position,
             "epoch": row.epoch,
@@ -75,7 +73,7 @@ def lines_of(batch: StoredBatch) -> Iterator[bytes]:
             "version": row.version,
             "event": msgspec.Raw(row.body.encode()),
         }
-        if record is batch.records[-1]:
+        if row is batch.rows[-1]:
             line |= {"batch_id": batch.batch_id, "term": batch.term, "chain": batch.chain.hex()}
         yield msgspec.json.encode(line) + b"\n"
 

@@ -21,7 +21,7 @@ from core.actors.journal import PATIENT, batch_of
 from core.ports.store import Store, StoreBusy, StoreError
 from core.session import events as e
 from core.session.config import SessionConfig
-from core.session.digest import CHAIN_START, body_digest
+from core.session.digest import body_digest
 from core.session.state import SessionState
 
 PER_SECOND = 10.0
@@ -139,7 +139,7 @@ class _Load:
         data = time.monotonic_ns().to_bytes(8, "big") + self._noise
         digest = body_digest(data)
         record = e.Record(writer.state.position + 1, 1, time.time_ns(), writer.event(digest))
-        batch = batch_of(writer.state, writer.state.term, (record,), CHAIN_START, {digest: data} if self.audio else {})
+        batch = batch_of(writer.state, writer.state.term, (record,), b"", {digest: data} if self.audio else {})
         latencies_ms = self.patient_ms if isinstance(record.event, PATIENT) else self.waited_ms
         while True:
             try:

@@ -14,10 +14,11 @@ from core.session import commands as c
 from core.session import events as e
 from core.session.apply import apply
 from core.session.config import SessionConfig
-from core.session.digest import CHAIN_START, body_digest, chain_digest
+from core.session.digest import CHAIN_START, NOTHING_CAUSED, body_digest, caused_digest
 from core.session.machine import step
 from core.session.state import SessionState
 from core.session.time_units import NS_PER_MS
+from store.codec import stored_batch
 
 TURN_MS = 20_000
 CHUNK_MS = 200
@@ -32,7 +33,6 @@ class HourMaker:
         self.state = SessionState()
         self.projection = DuplexProjection()
         self.batches: list[StoredBatch] = []
-        self._chain = CHAIN_START
         self._sent: dict[str, c.Sent] = {}
         self._now_ns = time.time_ns() - minutes * 60_000 * NS_PER_MS
         opened = e.SessionOpened(
@@ -50,7 +50,11 @@ class HourMaker:
         for record in records:
             apply(self.state, record)
             self.projection.fold(record, self.state)
-        self.batches.append(StoredBatch("created", 1, records, self._chain))
+        self._write("created", records, NOTHING_CAUSED)
+
+    def _write(self, batch_id: str, records: tuple[e.Record, ...], caused: bytes) -> None:
+        previous = self.batches[-1].chain if self.batches else CHAIN_START
+        self.batches.append(stored_batch(batch_id, 1, records, previous, caused))
 
     def _do(self, command: c.Command) -> None:
         frames: list[Frame] = []
@@ -61,8 +65,7 @@ class HourMaker:
         before = self.state.position
         result = step(self.state, command, self._now_ns, c.Cursor(self.projection.number, self._sent), project)
         if result.records:
-            self._chain = chain_digest(self._chain, encode_caused((result.effects, frames)))
-            self.batches.append(StoredBatch(f"1.{before}", 1, result.records, self._chain))
+            self._write(f"1.{before}", result.records, caused_digest(encode_caused((result.effects, frames))))
 
     def _turn(self) -> None:
         answer = self._speak_and_answer()

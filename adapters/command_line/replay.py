@@ -27,12 +27,13 @@ EXACT, DIFFERS, DAMAGED = 0, 1, 3
 @store_option
 @click.option("--json", "as_json", is_flag=True, help="The verdict and the conversation as JSON, for other programs.")
 def replay(session: str, store_url: str, as_json: bool) -> None:
-    """Replay a recorded session: fold its log, check that state, effects and wire stream are those recorded, and print
-    the conversation. What was made and not heard is struck out, or in brackets where there is no terminal. The beginning
-    of an id is enough.
+    """Replay a recorded session: fold its log, check that every record and body, the effects and the wire stream are those
+    recorded, and print the conversation. What was made and not heard is struck out, or in brackets where there is no
+    terminal. The beginning of an id is enough.
 
-    Exit codes: 0 the replay is exact, 1 it differs, 2 there is no such session or store, 3 the log or the store is
-    damaged. With 1 and 3 the position is named, where the store can tell it.
+    Exit codes: 0 the replay is exact (of a session that was erased: what the erasure left), 1 it differs, 2 there is no
+    such session or store, 3 the log, a body or the store is damaged. With 1 and 3 the position is named, where the store
+    can tell it.
 
     \b
     Example: duologue sessions list; duologue replay duplex-4f...
@@ -52,7 +53,9 @@ def replay(session: str, store_url: str, as_json: bool) -> None:
         console = Console(soft_wrap=False)
         _print_lines(console, lines)
         _print_verdict(console, result, damage)
-    raise SystemExit(DAMAGED if damage is not None else EXACT if result.exact else DIFFERS)
+    if damage is None and result.mismatch is not None:
+        raise SystemExit(DIFFERS)
+    raise SystemExit(DAMAGED if damage is not None or result.bodies else EXACT)
 
 
 async def _replay(url: str, session: str) -> Replay:
@@ -83,8 +86,11 @@ def _summary(result: Replay, damage: SessionUnreadable | None) -> dict[str, obje
         "exact": result.exact and damage is None,
         "mismatch": None if result.mismatch is None else attrs.asdict(result.mismatch),
         "damage": None if damage is None else {"position": damage.position, "problem": str(damage)},
+        "bodies": [attrs.asdict(fault) for fault in result.bodies],
+        "erased": result.erased,
         "events": len(result.records),
         "batches": result.batches,
+        "batches_by_an_older_rule": result.effects_only,
         "wire_events": len(result.frames),
         "phase": result.state.phase.value,
         "epoch": result.state.epoch,
@@ -120,8 +126,29 @@ def _print_verdict(console: Console, result: Replay, damage: SessionUnreadable |
         verdict = Text.assemble(("damaged", "red"), words)
     elif result.mismatch is not None:
         where = f"position {result.mismatch.position} (batch {result.mismatch.batch_id})"
-        verdict = Text.assemble(("differs", "red"), f" at {where}: {result.mismatch.problem}; {counts}")
+        bodies = f"; bodies that are missing or damaged: {len(result.bodies)}" if result.bodies else ""
+        verdict = Text.assemble(("differs", "red"), f" at {where}: {result.mismatch.problem}; {counts}{bodies}")
+    elif result.bodies:
+        first, others = result.bodies[0], len(result.bodies) - 1
+        more = f" (and {others} more)" if others else ""
+        words = f" at position {first.position}: {first.problem}{more}; the log itself is exact: {counts}"
+        verdict = Text.assemble(("damaged", "red"), words)
+    elif result.erased:
+        verdict = Text.assemble(
+            ("erased", "green"), f": {counts} replay as the erasure left them, without words and bodies"
+        )
     else:
         words = f": {counts} replay as recorded; the session is {result.state.phase.value}"
         verdict = Text.assemble(("exact", "green"), words)
     console.print(verdict, soft_wrap=not console.is_terminal)
+    if result.effects_only:
+        console.print(_weaker(result), soft_wrap=not console.is_terminal)
+
+
+def _weaker(result: Replay) -> str:
+    """What an older version's digests do not say."""
+    which = "all" if result.effects_only == result.batches else str(result.effects_only)
+    return (
+        f"{which} of the {result.batches} batches are by an older rule: their effects and wire events were checked, and not "
+        "what of their records shows in neither"
+    )

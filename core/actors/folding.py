@@ -16,7 +16,6 @@ from core.ports.projection import Projection
 from core.ports.store import Store, StoreFailed
 from core.session import events as e
 from core.session.apply import apply
-from core.session.digest import CHAIN_START
 from core.session.state import SessionState
 from core.session.time_units import NS_PER_MS
 
@@ -31,7 +30,6 @@ class Folded:
     state: SessionState
     projection: Projection
     outbox: Outbox
-    chain: bytes = CHAIN_START
     holders: Holders = attrs.field(factory=Holders)
 
     def take(self, records: Sequence[e.Record], last_ns: int) -> None:
@@ -94,6 +92,4 @@ async def fold_log(store: Store, session_id: str, begin: Begin, onto: Folded | N
     await store.scan(session_id, 0 if onto is None else onto.state.position, row.position, take)
     if not folds or folds[0].state.position < row.position:
         raise StoreFailed("another log was put in the place of the one that was read")
-    (folded,) = folds
-    folded.chain = row.chain
-    return folded
+    return folds[0]

@@ -11,7 +11,7 @@ import trio
 from core.ports.projection import Frame
 from core.ports.store import Batch, Body, StoreBusy, StoreError
 from core.session import events as e
-from core.session.digest import chain_digest
+from core.session.digest import caused_digest
 from core.session.machine import Step
 from core.session.state import SessionState
 
@@ -34,12 +34,12 @@ def batch_of(
     state: SessionState,
     term: int,
     records: tuple[e.Record, ...],
-    chain: bytes,
+    caused: bytes,
     bodies: Mapping[str, bytes],
     early: bool = False,
 ) -> Batch:
-    """The batch of ``records``, the last of which ``state`` has folded; with those of ``bodies`` that they name. ``early``:
-    the client has sound enough to play for now."""
+    """The batch of ``records``, the last of which ``state`` has folded; with those of ``bodies`` that they name. ``caused``:
+    what they caused, encoded. ``early``: the client has sound enough to play for now."""
     expected = records[0].position - 1
     used = tuple(
         Body(digest, bodies[digest])
@@ -48,25 +48,25 @@ def batch_of(
     )
     kinds = {type(record.event) for record in records}
     urgent, patient = not kinds.isdisjoint(URGENT), kinds.issubset((*PATIENT, e.Output) if early else PATIENT)
-    return Batch(state.session_id, term, f"{term}.{expected}", expected, records, chain, used, urgent, patient)
+    batch_id, of_caused = f"{term}.{expected}", caused_digest(caused)
+    return Batch(state.session_id, term, batch_id, expected, records, of_caused, used, urgent, patient)
 
 
 @attrs.define
 class Journal:
-    """The one writer's pen. ``chain``: the digest of all that the session has caused so far."""
+    """The one writer's pen."""
 
     session: Session
     ports: Ports
-    chain: bytes
     unwritten_bytes: int = 0
     """Of bodies whose batches are on their way."""
 
     def write(self, result: Step, frames: list[Frame], bodies: Mapping[str, bytes]) -> None:
         """Queue a step's records. ``frames``: what they added to the stream. A store that refuses is the session's end."""
         session, store = self.session, self.ports.store
-        self.chain = chain_digest(self.chain, self.ports.encode((result.effects, frames)))
+        caused = self.ports.encode((result.effects, frames))
         early = session.outbox.played_out_ns > result.records[-1].at_ns + EARLY_NS
-        batch = batch_of(session.state, session.term, result.records, self.chain, bodies, early)
+        batch = batch_of(session.state, session.term, result.records, caused, bodies, early)
         queued_at, position = trio.current_time(), result.records[-1].position
         size_bytes = sum(len(body.data) for body in batch.bodies)
 

@@ -59,7 +59,6 @@ class Session:
         state: SessionState,
         projection: Projection,
         outbox: Outbox,
-        chain: bytes,
         fresh: bool = True,
         lease: Lease | None = None,
     ) -> None:
@@ -71,7 +70,7 @@ class Session:
         """Under which this actor writes; the fence of everything that it appends."""
         self.lease = lease or Lease(trio.current_time())
         self._ports = ports
-        self._journal = Journal(self, ports, chain)
+        self._journal = Journal(self, ports)
         self.line = RuntimeLine(ports.runtime)
         self._clock_base_ns = max(ports.now_ns(), state.at_ns) - round(trio.current_time() * NS_PER_S)
         self._fresh = fresh

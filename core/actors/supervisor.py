@@ -38,7 +38,6 @@ from core.session import commands as c
 from core.session import events as e
 from core.session.apply import LogBroken
 from core.session.config import SessionConfig
-from core.session.digest import chain_digest
 from core.session.machine import step
 from core.session.parts import bodies_needed
 from core.session.state import SessionState
@@ -322,7 +321,7 @@ class Supervisor:
     # -- actors ------------------------------------------------------------------------------------------------
 
     def _start(self, folded: Folded, fresh: bool, lease: Lease | None = None) -> Session:
-        session = Session(self._ports, folded.state, folded.projection, folded.outbox, folded.chain, fresh, lease)
+        session = Session(self._ports, folded.state, folded.projection, folded.outbox, fresh, lease)
         self._sessions[session.session_id] = session
         self._nursery.start_soon(self._run, session)
         return session
@@ -389,8 +388,8 @@ class Supervisor:
         result = step(state, c.Close(reason), self._ports.now_ns(), folded.outbox.cursor(), project)
         if not result.records:
             return
-        chain = chain_digest(folded.chain, self._ports.encode((result.effects, frames)))
-        batch = batch_of(state, state.term, result.records, chain, {})
+        caused = self._ports.encode((result.effects, frames))
+        batch = batch_of(state, state.term, result.records, caused, {})
 
         def done(error: StoreError | None) -> None:
             outcome.append(error)

@@ -42,6 +42,10 @@ class LogUnreadable(StoreError):
     """A log that this server cannot read: of another version, or with something missing. It stays so."""
 
 
+class BodyDamaged(StoreDamaged):
+    """A body's bytes are not those that were stored. It stays so."""
+
+
 class StoreBusy(StoreError):
     """The writer's queue is full in items or bytes; nothing was queued."""
 
@@ -59,7 +63,8 @@ class Batch:
     """What one step of a session adds to its log, all or nothing.
 
     ``batch_id`` makes a repeat of the same batch a success that adds nothing. ``expected_position`` is the log's head
-    before it. ``chain`` is the chained digest over the effects and wire events that the session caused up to here.
+    before it. ``caused`` is core.session.digest.caused_digest of the effects and wire events that it caused; the store makes
+    the batch's link of the chain from it.
     """
 
     session: str
@@ -67,7 +72,7 @@ class Batch:
     batch_id: str
     expected_position: int
     records: tuple[Record, ...]
-    chain: bytes
+    caused: bytes
     bodies: tuple[Body, ...] = ()
     urgent: bool = False
     """Close the group-commit window now."""
@@ -76,13 +81,33 @@ class Batch:
 
 
 @attrs.frozen
+class Row:
+    """A record as it is stored. ``body`` is the event as a JSON object, of schema ``version``; ``position``, ``epoch`` and
+    ``at_ns`` as in Record."""
+
+    position: int
+    epoch: int
+    at_ns: int
+    type: str
+    version: int
+    body: str
+
+    def line(self) -> str:
+        """What the chain holds of it. The lengths keep any two rows apart."""
+        head = f" {self.position} {self.epoch} {self.at_ns} {self.version}"
+        return f"{head} {len(self.type)} {self.type}{len(self.body)} {self.body}"
+
+
+@attrs.frozen
 class StoredBatch:
-    """A batch as read back."""
+    """A batch as read back: ``records`` as this version understands them, ``rows`` as they are stored. ``chain`` is the link
+    of the session's chain that ends it (core.session.digest)."""
 
     batch_id: str
     term: int
     records: tuple[Record, ...]
     chain: bytes
+    rows: tuple[Row, ...]
 
 
 @attrs.frozen

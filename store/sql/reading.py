@@ -9,10 +9,10 @@ from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select, tuple_
 
-from core.ports.store import LogUnreadable, SessionRow, SessionUnknown, StoreDamaged, StoredBatch
+from core.ports.store import BodyDamaged, LogUnreadable, SessionRow, SessionUnknown, StoredBatch
+from core.ports.store import Row as EventRow
 from core.session.digest import body_digest
 from core.session.events import TAGS, Event, Record
-from store.codec import Row as EventRow
 from store.codec import decode_row, is_storable
 from store.planning import Head
 from store.sql.schema import RAW, bodies, events, sessions
@@ -35,11 +35,11 @@ _PICKED = (
     .order_by(events.c.position)
 )
 _HEAD = select(sessions).where(sessions.c.session == bindparam("of_session"))
-_BODY = select(bodies.c.coding, bodies.c.data).where(
+_BODY = select(bodies.c.coding, bodies.c.size_bytes, bodies.c.data).where(
     bodies.c.session == bindparam("of_session"), bodies.c.digest == bindparam("of_digest")
 )
 _SIZES = select(bodies.c.digest, bodies.c.size_bytes)
-_BODIES = select(bodies.c.digest, bodies.c.coding, bodies.c.data)
+_BODIES = select(bodies.c.digest, bodies.c.coding, bodies.c.size_bytes, bodies.c.data)
 _SESSIONS = select(sessions).order_by(sessions.c.created_ns.desc(), sessions.c.session.desc()).limit(bindparam("up_to"))
 _SESSIONS_AFTER = _SESSIONS.where(
     tuple_(sessions.c.created_ns, sessions.c.session) < tuple_(bindparam("created_ns"), bindparam("after"))
@@ -60,13 +60,18 @@ def read_head(connection: Connection, session: str) -> Head:
 
 def read_batches(connection: Connection, session: str, after: int, limit: int) -> list[StoredBatch]:
     """As Store.read. Events never change, and a batch's are committed together, so several queries see the same log."""
-    batches = _whole_batches(connection, session, after, max(limit, 1))
+    rows = read_rows(connection, session, after, max(limit, 1))
+    batches = batches_of(rows, session, after)
     if not batches:
         end = connection.execute(_FIRST_END_AFTER, {"of_session": session, "after": after}).scalar()
+        if end is not None and type(end) is not int:
+            raise LogUnreadable(f"{session}: there is something at position {end!r}")
         if end is not None:
             # The first batch alone is longer than the page.
-            return _whole_batches(connection, session, after, end - after)
+            return batches_of(read_rows(connection, session, after, end - after), session, after)
         read_head(connection, session)
+        if rows:
+            raise LogUnreadable(f"{session}: the log ends within a batch, which begins at position {after + 1}")
     return batches
 
 
@@ -84,67 +89,76 @@ def read_rows(connection: Connection, session: str, after: int, limit: int) -> E
     return connection.execute(_EVENTS_AFTER, {"of_session": session, "after": after, "up_to": limit}).all()
 
 
-def _whole_batches(connection: Connection, session: str, after: int, limit: int) -> list[StoredBatch]:
-    """The batches that end within the next ``limit`` records. Raises LogUnreadable, also when a record is missing."""
-    return batches_of(read_rows(connection, session, after, limit), session, after)
-
-
 def batches_of(rows: EventRows, session: str, after: int) -> list[StoredBatch]:
     """The batches that end within ``rows``, which follow position ``after``. Raises LogUnreadable, also when one
     is missing."""
     batches: list[StoredBatch] = []
-    records: list[Record] = []
-    for record, row in zip(records_of(rows, session, after), rows, strict=True):
+    stored = _dense(rows, session, after)
+    begin = 0
+    for place, row in enumerate(rows, start=1):
         batch_id, term, chain = row[6:]
-        records.append(record)
-        if batch_id is not None:
-            batches.append(StoredBatch(batch_id, term, tuple(records), bytes(chain)))
-            records = []
+        if batch_id is None:
+            continue
+        if not (isinstance(batch_id, str) and isinstance(term, int) and isinstance(chain, bytes | memoryview)):
+            raise LogUnreadable(f"{session}: position {row[0]} ends a batch whose term or chain is missing")
+        of_batch = tuple(stored[begin:place])
+        batches.append(StoredBatch(batch_id, term, tuple(map(decode_row, of_batch)), bytes(chain), of_batch))
+        begin = place
     return batches
 
 
 def records_of(rows: EventRows, session: str, after: int) -> list[Record]:
     """The records in ``rows``, which follow position ``after``. Raises LogUnreadable, also when one is missing."""
+    return list(map(decode_row, _dense(rows, session, after)))
+
+
+def _dense(rows: EventRows, session: str, after: int) -> list[EventRow]:
     for position, row in enumerate(rows, start=after + 1):
         # Pair check of the writer's: what was written dense must be read dense, or a fold would be of another session.
         if row[0] != position:
             raise LogUnreadable(f"{session}: position {position} is missing")
-    return [decode_row(EventRow(*row[:6])) for row in rows]
+    stored = [EventRow(*row[:6]) for row in rows]
+    for one in stored:  # SQLite keeps whatever type it was given
+        numbers, texts = (one.epoch, one.at_ns, one.version), (one.type, one.body)
+        if not (all(type(value) is int for value in numbers) and all(type(value) is str for value in texts)):
+            raise LogUnreadable(f"{session}: position {one.position}: a column is of another type")
+    return stored
 
 
 def read_bodies(
     connection: Connection, session: str, digests: Sequence[str], limit_bytes: int
 ) -> dict[str, bytes | None]:
-    """As Store.bodies. Raises StoreDamaged when bytes are not those that were stored."""
+    """As Store.bodies. Raises BodyDamaged when bytes are not those that were stored."""
     wanted = {"of_session": session, "names": json.dumps([digest for digest in digests if is_storable(digest)])}
     known = bodies.c.digest.in_(given_names(connection.dialect.name)), bodies.c.session == bindparam("of_session")
-    sizes = {row.digest: int(row.size_bytes) for row in connection.execute(_SIZES.where(*known), wanted)}
+    sizes = {row.digest: row.size_bytes for row in connection.execute(_SIZES.where(*known), wanted)}
     fitting, size_bytes = list[str](), 0
     for digest in digests:
-        size_bytes += sizes.get(digest, 0)
+        size = sizes.get(digest, 0)
+        size_bytes += size if isinstance(size, int) else 0  # else it is damaged, and found so below
         if fitting and size_bytes > limit_bytes:
             break
         fitting.append(digest)
     rows = connection.execute(
         _BODIES.where(*known), {**wanted, "names": json.dumps([d for d in fitting if d in sizes])}
     )
-    found = {digest: _checked(session, digest, coding, data) for digest, coding, data in rows}
+    found = {row.digest: _checked(session, *row) for row in rows}
     return {digest: found.get(digest) for digest in fitting}
 
 
 def read_body(connection: Connection, session: str, digest: str) -> bytes:
-    """Raises KeyError, or StoreDamaged when the bytes are not those that were stored."""
+    """Raises KeyError, or BodyDamaged when the bytes are not those that were stored."""
     row = connection.execute(_BODY, {"of_session": session, "of_digest": digest}).first()
     if row is None:
         raise KeyError(digest)
-    return _checked(session, digest, row.coding, row.data)
+    return _checked(session, digest, *row)
 
 
-def _checked(session: str, digest: str, coding: str, data: bytes) -> bytes:
-    data = bytes(data)
-    if coding != RAW or body_digest(data) != digest:
-        raise StoreDamaged(f"{session}: body {digest} is damaged or of coding {coding!r}")
-    return data
+def _checked(session: str, digest: str, coding: str, size_bytes: int, data: bytes) -> bytes:
+    is_whole = coding == RAW and isinstance(data, bytes | memoryview) and len(data) == size_bytes
+    if not is_whole or body_digest(data) != digest:
+        raise BodyDamaged(f"{session}: body {digest} is damaged or of coding {coding!r}")
+    return bytes(data)
 
 
 def read_sessions(connection: Connection, limit: int, after: str) -> list[SessionRow]:

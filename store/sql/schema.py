@@ -68,7 +68,7 @@ events = Table(
 )
 """One row a record; ``body`` is the event as JSON. The last record of a batch carries what the batch has beside its
 records: ``batch_id``, ``term`` and ``chain``; in the others these are null. The seven columns before them are the
-session and store.codec.Row's fields, in order."""
+session and core.ports.store.Row's fields, in order."""
 
 RAW = "raw"
 

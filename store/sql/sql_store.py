@@ -19,6 +19,7 @@ from core.ports.keeping import Usage
 from core.ports.store import (
     BODIES_BYTES,
     Body,
+    LogUnreadable,
     Owned,
     SessionRow,
     SessionUnknown,
@@ -43,6 +44,9 @@ from store.sql.transaction import Database, commit_group
 from store.sql.writer import GroupLimits, GroupWriter
 
 T = TypeVar("T")
+
+UNDECODABLE = "Could not decode to UTF-8"
+"""SQLite's driver says so of what it reads, with an error that has no code, as if there were no connection."""
 
 LOW = "the disk is nearly full; make room, or throw sessions away with: duologue sessions prune"
 
@@ -92,7 +96,7 @@ class SqlStore(QueuedStore):
         return await self._read(partial(reading.read_picked, session=_known(session), kinds=kinds))
 
     async def body(self, session: str, digest: str) -> bytes:
-        """See Store.body. Raises StoreFailed too; StoreDamaged when the bytes are not those that were stored."""
+        """See Store.body. Raises StoreFailed too; BodyDamaged when the bytes are not those that were stored."""
         if not (is_storable(session) and is_storable(digest)):
             raise KeyError(digest)
         return await self._read(partial(reading.read_body, session=session, digest=digest))
@@ -100,7 +104,7 @@ class SqlStore(QueuedStore):
     async def bodies(
         self, session: str, digests: Sequence[str], limit_bytes: int = BODIES_BYTES
     ) -> Mapping[str, bytes | None]:
-        """See Store.bodies. Raises StoreFailed too; StoreDamaged when bytes are not those that were stored."""
+        """See Store.bodies. Raises StoreFailed too; BodyDamaged when bytes are not those that were stored."""
         if not is_storable(session):
             return dict.fromkeys(digests)
         query = partial(reading.read_bodies, session=session, digests=digests, limit_bytes=limit_bytes)
@@ -268,6 +272,8 @@ class SqlStore(QueuedStore):
                     _bring_to_life(connection)
                 return query(connection)
         except (DBAPIError, PoolTimeout) as fault:
+            if isinstance(fault, DBAPIError) and UNDECODABLE in str(fault.orig):
+                raise LogUnreadable("a text in it is no UTF-8") from fault
             raise failure(fault) from fault
 
 

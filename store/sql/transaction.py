@@ -29,7 +29,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
 from core.ports.store import Body, StoredBatch, StoreError, StoreFailed
-from store.codec import encode_record
+from store.codec import rows_to_keep
 from store.planning import Addition, AppendBatch, Beat, Head, TakeTerm, head_of, plan
 from store.queueing import Item, Outcome, all_failed
 from store.sql.engines import failure
@@ -234,7 +234,7 @@ def write_whole_log(connection: Connection, statements: Statements, batches: Seq
         Addition(
             attrs.evolve(head, position=batch.records[-1].position, term=batch.term, chain=batch.chain),
             batch.batch_id,
-            tuple(encode_record(record) for record in batch.records),
+            rows_to_keep(batch),
         )
         for batch in batches
     ]

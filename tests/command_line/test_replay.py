@@ -23,6 +23,7 @@ from adapters.replay.conversation import Line
 from core.ports.store import StoredBatch, StoreFailed
 from store.opening import open_store
 from store.sql.sql_store import SqlStore
+from tests.archive.made_logs import LogMaker
 from tests.archive.recordings import SECRET, put, record
 
 Recording = tuple[Any, Any]
@@ -126,6 +127,75 @@ def test_a_log_that_lost_its_end_is_damaged(file: Path) -> None:
     result = duologue(file, "replay", session_in(file))
     assert result.exit_code == 3
     assert f"the log ends at position {end - 1}, and went on to {end}" in result.output
+
+
+def test_a_body_that_is_not_what_was_stored_is_damage(file: Path) -> None:
+    change(file, "UPDATE bodies SET data = zeroblob(size_bytes) WHERE rowid = 3")
+    result = duologue(file, "replay", session_in(file))
+    assert result.exit_code == 3
+    assert re.search(r"damaged at position \d+: body [0-9a-f]{32} is not what was stored", result.output)
+    assert "the log itself is exact" in result.output
+    change(file, "DELETE FROM bodies WHERE rowid = 5")
+    assert "(and 1 more)" in duologue(file, "replay", session_in(file)).output
+    told = json.loads(duologue(file, "replay", session_in(file), "--json").output)
+    assert (told["exact"], told["mismatch"], len(told["bodies"])) == (False, None, 2)
+    change(file, "UPDATE events SET at_ns = at_ns + 1 WHERE position = 35")
+    result = duologue(file, "replay", session_in(file))
+    assert (result.exit_code, "bodies that are missing or damaged: 2" in result.output) == (1, True)
+
+
+def test_records_that_do_not_fold_any_more_are_damage(file: Path) -> None:
+    change(file, 'UPDATE events SET body = replace(body, \'"echo":"\', \'"echo":"{\') WHERE position = 1')
+    result = duologue(file, "replay", session_in(file))
+    assert result.exit_code == 3
+    assert "its records are not those that were written (position 1), and do not fold" in result.output
+
+
+def test_a_text_that_is_none_is_damage_and_no_store_that_is_away(file: Path) -> None:
+    change(file, "UPDATE events SET body = CAST(x'7b22ff22' AS TEXT) WHERE position = 20")
+    result = duologue(file, "replay", session_in(file))
+    assert result.exit_code == 3
+    assert "damaged from position 20 on: a text in it is no UTF-8" in result.output.replace(
+        "position 19", "position 20"
+    )
+
+
+def test_an_erased_session_is_called_that(file: Path) -> None:
+    session = session_in(file)
+    assert duologue(file, "sessions", "erase", session, "--yes").exit_code == 0
+    result = duologue(file, "replay", session)
+    assert result.exit_code == 0
+    assert "erased: " in result.output
+    assert "an older rule" not in result.output
+    told = json.loads(duologue(file, "replay", session, "--json").output)
+    assert (told["exact"], told["erased"], told["bodies"]) == (True, True, [])
+    change(file, "UPDATE events SET at_ns = at_ns + 1 WHERE position = 35")
+    assert "differs at position 35" in duologue(file, "replay", session).output, "what is left is still checked"
+
+
+@pytest.mark.parametrize(("older", "which"), [(100, "all"), (5, "5")])
+def test_a_log_of_an_older_version_is_not_said_to_be_checked_as_a_new_one(
+    tmp_path: Path, older: int, which: str
+) -> None:
+    log, path = LogMaker(["say", "commit", "unit", "unit", "done", "type", "cut"]), tmp_path / "old.sqlite3"
+
+    async def fill() -> None:
+        async with open_store(f"sqlite:///{path}") as store:
+            await store.put_bodies("made", log.bodies)
+            await store.put_log(log.relinked([True] * older))
+
+    trio.run(fill)
+    result = duologue(path, "replay", "made")
+    assert result.exit_code == 0
+    assert "exact: " in result.output
+    assert f"{which} of the {len(log.batches)} batches are by an older rule" in result.output
+    told = json.loads(duologue(path, "replay", "made", "--json").output)
+    assert told["batches_by_an_older_rule"] == min(older, len(log.batches))
+    assert duologue(path, "sessions", "erase", "made", "--yes").exit_code == 0
+    result = duologue(path, "replay", "made")
+    assert result.exit_code == 0
+    assert "erased: " in result.output
+    assert "an older rule" not in result.output, "the erasure wrote it anew"
 
 
 def test_a_store_that_goes_away_says_nothing_of_the_log(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:

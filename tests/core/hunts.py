@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import Any
 
 import attrs
@@ -18,10 +19,10 @@ from core.ports.store import Owned, SessionRow
 from core.session import commands as c
 from core.session import effects as fx
 from core.session import events as e
-from store.memory import Fault, MemoryStore
+from store.memory import Fault, MemoryDatabase, MemoryStore
 from tests.core.actors.busy import busy_for
 from tests.core.actors.model_client import BrokenPromise, Link
-from tests.core.actors.stories import PUSH_TO_TALK, Story, open_story
+from tests.core.actors.stories import PUSH_TO_TALK, Story, check_log, open_story
 from tests.core.machine_hunts import MACHINE_HUNTS
 
 Hunt = Callable[[], Awaitable[None]]
@@ -395,6 +396,26 @@ async def lane_that_does_not_pause() -> None:
         pacer.HELD_ITEMS_MAX = items_max
 
 
+async def altered_records() -> None:
+    """Somebody changes a stored record in a way that no effect and no frame shows."""
+    async with open_story() as story:
+        story.ask()
+        await story.answering()
+        story.barge_in()
+        await story.wait(500)
+        database = story.database
+        assert isinstance(database, MemoryDatabase)
+    batches = database._batches["duplex-1"]
+    for place, batch in enumerate(batches):
+        later = attrs.evolve(batch.rows[-1], at_ns=batch.rows[-1].at_ns + 1)
+        batches[place] = attrs.evolve(batch, rows=(*batch.rows[:-1], later))
+        with suppress(BrokenPromise):
+            check_log(story)
+            raise AssertionError(f"replay-is-live: nothing tells that batch {batch.batch_id} was altered")
+        batches[place] = batch
+    check_log(story)
+
+
 def _forget_above(story: Story, number: int) -> None:
     """The client's process dies and comes back with what it had written down."""
     client = story.client
@@ -438,5 +459,6 @@ HUNTS: dict[str, Any] = {
         flooded_runtime,
         lane_that_does_not_pause,
         long_replay,
+        altered_records,
     )
 }

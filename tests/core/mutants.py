@@ -327,6 +327,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (Edit("core.session.folds.moves:answer_changed", "if item is not None:", "if False:"),),
     ),
     Mutant(
+        "records_left_out_of_the_chain",
+        "replay-is-live",
+        "altered_records",
+        "the chain of a log says nothing of its records",
+        (Edit("core.session.digest:chain_link_begin", "{''.join(records)}", ""),),
+    ),
+    Mutant(
+        "chain_begins_anew",
+        "replay-is-live",
+        "altered_records",
+        "a link of the chain says nothing of the one before it",
+        (Edit("store.planning:_link", "chain_link(previous,", "chain_link(CHAIN_START,"),),
+    ),
+    Mutant(
         "live_state_not_from_the_log",
         "replay-is-live",
         "cut_and_go_on",

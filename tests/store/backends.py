@@ -22,6 +22,7 @@ from core.ports.store import Batch, Body, Owned, Store, StoredBatch, StoreError
 from core.session.config import SessionConfig
 from core.session.digest import body_digest
 from core.session.events import Event, InputCleared, Record, SessionOpened
+from store.codec import stored_batch
 from store.memory import MemoryDatabase, open_memory_store
 from store.queueing import DEFAULT_LIMITS, QueueLimits
 from store.sql.engines import make_engines
@@ -153,7 +154,7 @@ class Writer:
             batch_id=f"{self.term}-{self.batches}",
             expected_position=self.position,
             records=records,
-            chain=self.batches.to_bytes(16, "big"),
+            caused=self.batches.to_bytes(16, "big"),
             bodies=tuple(Body(body_digest(data), data) for data in bodies),
             urgent=urgent,
         )
@@ -219,9 +220,15 @@ async def whole_log(store: Store, session: str) -> list[Record]:
     return records
 
 
-def stored(batch: Batch) -> StoredBatch:
-    """How ``batch`` reads back."""
-    return StoredBatch(batch.batch_id, batch.term, batch.records, batch.chain)
+async def stored(store: Store, session: str, *batches: Batch) -> list[StoredBatch]:
+    """How ``batches`` read back, the first of which follows the one that created the log: byte for byte, each a link of the
+    chain."""
+    chain = (await store.read(session, limit=1))[0].chain
+    made = list[StoredBatch]()
+    for batch in batches:
+        made.append(stored_batch(batch.batch_id, batch.term, batch.records, chain, batch.caused))
+        chain = made[-1].chain
+    return made
 
 
 @asynccontextmanager

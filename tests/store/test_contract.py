@@ -17,7 +17,7 @@ from core.ports.store import (
     StoredBatch,
     TermRefused,
 )
-from core.session.digest import CHAIN_START, body_digest
+from core.session.digest import CHAIN_START, NOTHING_CAUSED, body_digest
 from core.session.events import (
     Commit,
     InputCleared,
@@ -27,7 +27,7 @@ from core.session.events import (
     SessionClosed,
     SpeechStarted,
 )
-from store.codec import RecordInvalid
+from store.codec import RecordInvalid, stored_batch
 from store.queueing import QueueLimits
 from tests.store.backends import (
     OpenStore,
@@ -63,7 +63,7 @@ async def test_a_new_log_opens_with_its_configuration_and_its_first_owner(db: Op
             Record(position=1, epoch=0, at_ns=7, event=opened("sess_1")),
             Record(position=2, epoch=0, at_ns=7, event=OwnerChanged(term=1, server="server-a")),
         )
-        assert (batch.term, batch.chain) == (1, CHAIN_START)
+        assert batch == stored_batch("created", 1, batch.records, CHAIN_START, NOTHING_CAUSED)
         row = await store.session("sess_1")
         assert (row.dialect, row.created_ns, row.position, row.term, row.server) == ("openai", 7, 2, 1, "server-a")
         assert not row.closed
@@ -89,7 +89,8 @@ async def test_a_term_is_taken_together_with_its_record(db: OpenStore) -> None:
         (taken,) = await store.read("sess_1", after=4)
         event = OwnerChanged(term=2, server="server-b")
         assert taken.records == (Record(position=5, epoch=last.records[-1].epoch, at_ns=999_999, event=event),)
-        assert (taken.term, taken.chain) == (2, last.chain), "the new owner has caused nothing yet"
+        *_, before, after = await store.read("sess_1")
+        assert after == taken == stored_batch("term-2", 2, taken.records, before.chain, NOTHING_CAUSED)
 
 
 @in_real_time
@@ -153,7 +154,7 @@ async def test_positions_are_dense_and_batches_read_back_as_they_were(db: OpenSt
         owner = await new_session(store)
         batches = [owner.batch(*[InputCleared()] * size, urgent=size == 3) for size in (1, 2, 3, 1)]
         assert await append_all(store, *batches) == [None] * 4
-        assert list(await store.read("sess_1", after=2)) == [stored(batch) for batch in batches]
+        assert list(await store.read("sess_1", after=2)) == await stored(store, "sess_1", *batches)
         assert [record.position for record in await whole_log(store, "sess_1")] == list(range(1, 10))
         row = await store.session("sess_1")
         assert (row.position, row.updated_ns) == (9, batches[-1].records[-1].at_ns)
@@ -262,7 +263,7 @@ async def test_unicode_comes_back(db: OpenStore) -> None:
         batch = await owner.append(
             InputTranscript("item_é", text), Commit("item", "client", 0, 1, True, True, event_id=text)
         )
-        assert list(await store.read("sess_日本", after=2)) == [stored(batch)]
+        assert list(await store.read("sess_日本", after=2)) == await stored(store, "sess_日本", batch)
         assert (await store.session("sess_日本")).session == "sess_日本"
 
 
@@ -331,7 +332,7 @@ async def test_two_servers_write_to_one_database(db: OpenStore) -> None:
         async def talk(number: int) -> None:
             owner = owners[number]
             batches = [await owner.append(SpeechStarted(turn, turn, "item")) for turn in range(5)]
-            logs[owner.session] = [stored(batch) for batch in batches]
+            logs[owner.session] = await stored(owner.store, owner.session, *batches)
 
         async with trio.open_nursery() as nursery:
             for number in range(8):

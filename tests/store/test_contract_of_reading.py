@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -151,11 +152,13 @@ async def test_a_log_of_many_pages_is_scanned_in_order(db: OpenStore) -> None:
 async def test_the_chain_of_the_last_batch_stands_in_the_session_s_row(db: OpenStore) -> None:
     async with db() as store:
         owner = await new_session(store)
-        for _ in range(2):
-            batch = await owner.append()
-            assert (await store.session("sess_1")).chain == batch.chain
-        await store.take_term("sess_1", "server-b", now_ns=1)
-        assert (await store.session("sess_1")).chain == batch.chain, "the new owner has caused nothing yet"
+        seen = set()
+        for step in (owner.append, owner.append, partial(store.take_term, "sess_1", "server-b", now_ns=1)):
+            await step()
+            last = (await store.read("sess_1"))[-1]
+            assert (await store.session("sess_1")).chain == last.chain
+            seen.add(last.chain)
+        assert len(seen) == 3, "each batch is a link of its own, also the store's own"
 
 
 @in_real_time

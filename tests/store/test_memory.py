@@ -77,9 +77,9 @@ async def test_an_unknown_result_is_settled_by_the_same_batch_again() -> None:
         batch = owner.batch()
         with pytest.raises(StoreFailed):
             await append(store, batch)
-        assert list(await store.read("sess_1", after=2)) == [stored(batch)]
+        assert list(await store.read("sess_1", after=2)) == await stored(store, "sess_1", batch)
         await append(store, batch)
-        assert list(await store.read("sess_1", after=2)) == [stored(batch)]
+        assert list(await store.read("sess_1", after=2)) == await stored(store, "sess_1", batch)
 
 
 async def test_a_crash_loses_what_is_queued_and_nothing_else() -> None:
@@ -138,4 +138,4 @@ async def test_whatever_fails_a_writer_that_settles_gets_every_batch_in_once(fau
             firm = next((number for number, answer in enumerate(answers) if answer is not None), len(answers))
             assert all(answer is not None for answer in answers[firm:]), "one got in behind one that failed"
             missing = missing[firm:]
-        assert list(await store.read("sess_1", after=2)) == [stored(batch) for batch in batches]
+        assert list(await store.read("sess_1", after=2)) == await stored(store, "sess_1", *batches)

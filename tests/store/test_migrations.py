@@ -59,7 +59,7 @@ async def test_tables_of_version_1_are_brought_up_to_date(backend: str, tmp_path
         "INSERT INTO store_schema VALUES (1)",
     )
     async with open_sql_store(url) as store:
-        assert list(await store.read("sess_1", after=2)) == [stored(batch)]
+        assert list(await store.read("sess_1", after=2)) == await stored(store, "sess_1", batch)
         assert await store.body("sess_1", batch.bodies[0].digest) == b"body"
         await append(store, writer(store, await store.take_term("sess_1", "server-b", 1)).batch())
         assert len(await whole_log(store, "sess_1")) == 5

@@ -58,7 +58,7 @@ async def test_one_session_s_bad_row_fails_that_session_only(path: Path) -> None
         answers = await append_all(store, *batches)
         assert [type(answer) for answer in answers] == [type(None), StoreFailed, StoreFailed, StoreFailed, type(None)]
         assert len(await whole_log(store, "bad")) == 2, "one transaction a session: all of it or nothing"
-        assert list(await store.read("good", after=2)) == [stored(batches[0]), stored(batches[4])]
+        assert list(await store.read("good", after=2)) == await stored(store, "good", batches[0], batches[4])
         with pytest.raises(KeyError):
             await store.body("bad", body_digest(b"body"))
         await append(store, batches[1])
@@ -277,7 +277,7 @@ async def test_a_full_disk_is_an_error_and_the_store_goes_on_when_there_is_room(
         assert answers[1] is None
         _on_the_writer(store, "PRAGMA max_page_count=1000000")
         await append(store, big)
-        assert list(await store.read("sess_1", after=2)) == [stored(big)]
+        assert list(await store.read("sess_1", after=2)) == await stored(store, "sess_1", big)
 
 
 @in_real_time
@@ -314,7 +314,7 @@ async def test_what_would_be_written_to_a_deleted_file_is_refused(path: Path, pa
             await append(store, batch)
         aside.rename(moved)
         await append(store, batch)
-        assert list(await store.read("sess_1", after=2)) == [stored(batch)]
+        assert list(await store.read("sess_1", after=2)) == await stored(store, "sess_1", batch)
 
 
 @in_real_time
