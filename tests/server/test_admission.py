@@ -250,6 +250,58 @@ async def test_each_key_has_its_own_sessions() -> None:
             assert (await other.receive())["type"] == "session.created"
 
 
+async def test_a_session_that_is_being_opened_counts_for_its_key() -> None:
+    house = House(5)
+    admission = Admission(house, Limits(sessions_per_key=1))  # type: ignore[arg-type]
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(admission.open, "a", lambda: house.open(1.0), silent)
+        await trio.sleep(0.5)
+        with pytest.raises(NotAdmitted) as caught:
+            await admission.open("a", lambda: house.open(0.1), silent)
+        assert caught.value.code == "rate_limit_exceeded"
+        await admission.open("b", lambda: house.open(0.1), silent)
+
+
+async def test_whoever_opens_too_many_a_minute_is_told_when_the_minute_is_over() -> None:
+    house = House(5)
+    admission = Admission(house, Limits(opens_per_key_per_minute=1))  # type: ignore[arg-type]
+    await admission.open("a", lambda: house.open(0.0), silent)
+    await trio.sleep(20)
+    with pytest.raises(NotAdmitted) as caught:
+        await admission.open("a", lambda: house.open(0.0), silent)
+    assert caught.value.retry_after_ms == pytest.approx(40_000, abs=10)
+    await trio.sleep(caught.value.retry_after_ms / 1000)
+    await admission.open("a", lambda: house.open(0.0), silent)
+
+
+async def test_the_first_in_line_stays_the_first_when_a_resume_takes_the_room() -> None:
+    """The room is seen, and is gone when it is asked for: nobody behind may come before."""
+
+    class Taken(House):
+        lies = 1
+
+        async def open(self, takes_s: float) -> Any:
+            if self.lies and self.sessions_max:
+                self.lies -= 1
+                raise SessionsFull(self.sessions_max)
+            return await super().open(takes_s)
+
+    house = Taken(0)
+    admission = Admission(house, Limits(queue_max=5))  # type: ignore[arg-type]
+    order: list[str] = []
+
+    async def wait(name: str) -> None:
+        await admission.open(name, lambda: house.open(0.01), silent)
+        order.append(name)
+
+    async with trio.open_nursery() as nursery:
+        for name in ("first", "second"):
+            nursery.start_soon(wait, name)
+            await trio.sleep(0.1)
+        house.sessions_max = 2
+    assert order == ["first", "second"]
+
+
 async def test_a_key_opens_so_many_sessions_a_minute() -> None:
     config = ServerSettings(model="scripted", limits=Limits(opens_per_key_per_minute=2))
     async with open_test_server(config) as server:

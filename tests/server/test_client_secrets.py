@@ -6,14 +6,17 @@ import base64
 import hashlib
 import hmac
 import json
+import time
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from adapters.server.access import identify
 from adapters.server.admission import Limits
 from adapters.server.client_secrets import ClientSecrets
+from adapters.server.http import Request
 from adapters.server.settings import ServerSettings
 from tests.server.servers import Server, open_test_server
 from tests.server.test_front import upgrade
@@ -102,6 +105,18 @@ async def test_its_sessions_count_for_the_key_that_made_it() -> None:
             await client.receive()
             async with server.connect(path, headers=ephemeral) as second:
                 assert (await second.receive())["error"]["code"] == "rate_limit_exceeded"
+
+
+def test_a_real_key_beside_a_secret_goes_first() -> None:
+    """Whoever sends both is not held to how the secret's sessions begin."""
+    kept = ClientSecrets(SETTINGS.api_keys)
+    secret, _ = kept.make(kept.owner("sk-right"), {"instructions": "Be kind."}, 60, int(time.time()))
+    browser = {"sec-websocket-protocol": f"realtime, openai-insecure-api-key.{secret}"}
+    both = {**browser, "authorization": "Bearer sk-right"}
+    for headers, ephemeral in ((browser, True), (both, False)):
+        identity = identify(Request("GET", "/", {}, headers), SETTINGS, kept)
+        assert identity is not None
+        assert (identity.key, identity.ephemeral) == (kept.owner("sk-right"), ephemeral)
 
 
 def test_another_server_of_the_same_keys_takes_it_and_one_of_others_does_not() -> None:

@@ -269,8 +269,8 @@ async def test_keys_by_header_and_by_subprotocol() -> None:
         assert (await upgrade(server, "/v1/realtime")).startswith(b"HTTP/1.1 401 ")
         for wrong in ("Authorization: Bearer sk-three", "Authorization: Basic sk-one", "Authorization: Bearer "):
             assert (await upgrade(server, "/v1/realtime", wrong)).startswith(b"HTTP/1.1 401 ")
-        good = await upgrade(server, "/v1/realtime", "Authorization: Bearer sk-two")
-        assert good.startswith(b"HTTP/1.1 101 ")
+        for right in ("Authorization: Bearer sk-two", "Authorization: bearer sk-two"):
+            assert (await upgrade(server, "/v1/realtime", right)).startswith(b"HTTP/1.1 101 ")
         proposed = "Sec-WebSocket-Protocol: realtime, openai-insecure-api-key.sk-one"
         by_subprotocol = await upgrade(server, "/v1/realtime", proposed)
         assert by_subprotocol.startswith(b"HTTP/1.1 101 ")
