@@ -96,7 +96,8 @@ async def _end_and_rewrite(log: _Log, now_ns: Callable[[], int], progress: Progr
     if log.state.phase is not Phase.CLOSED:
         closing = _closing_batch(log.replayer, owned, now_ns())
         await _append(store, closing)
-        log.batches.extend(await store.read(session, closing.expected_position))
+        previous = log.batches[-1].chain
+        log.batches.append(stored_batch(closing.batch_id, closing.term, closing.records, previous, closing.caused))
         owned = attrs.evolve(owned, position=closing.records[-1].position)
     already = any(isinstance(record.event, e.Erased) for record in log.replayer.replay.records)
     erased = rewritten(log.batches, None if already else now_ns())
