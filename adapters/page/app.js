@@ -20,6 +20,8 @@ const WAITING = {
   draining: "The server is restarting…",
   runtime_restarting: "The model is starting again…",
 };
+// What to call a conversation that is not going on.
+const OVER = { failed: "No connection", ended: "Ended", replaced: "Elsewhere" };
 const now = () => performance.now();
 
 class App {
@@ -84,6 +86,8 @@ class App {
       if (target.closest(".example")) this.write(target.textContent);
     });
     document.addEventListener("keydown", (event) => this.key(event));
+    // A key that is added to the address comes without a reload.
+    window.addEventListener("hashchange", () => (this.link.protocols = socketProtocols(location)));
     window.addEventListener("online", () => this.link.retryNow());
     // A page that is left frees its place on the server at once.
     window.addEventListener("pagehide", () => this.link.stop());
@@ -94,7 +98,10 @@ class App {
 
   key(event) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
-    if (event.key === "Escape" && this.canInterrupt) this.interrupt();
+    // The space bar presses whatever button has the focus, and scrolls what can be scrolled; elsewhere it interrupts, too.
+    const space = event.key === " " && event.target === document.body;
+    if (space) event.preventDefault();
+    if ((space || event.key === "Escape") && this.canInterrupt) this.interrupt();
     const typing = event.target.closest?.("input, textarea");
     if (event.key.toLowerCase() === "m" && !typing && this.microphone.isOpen) this.mute(!this.microphone.muted);
   }
@@ -353,7 +360,7 @@ class App {
       const plain = this.link.downMs < KEPT_MS ? "Reconnecting, keep talking" : "Reconnecting…";
       return ["wait", WAITING[this.link.waitingFor] ?? plain];
     }
-    if (state !== "open") return ["idle", "Ready when you are"];
+    if (state !== "open") return ["idle", OVER[state] ?? "Ready"];
     if (this.userSpeaks) return ["hear", "Hearing you"];
     if (this.player.isPlaying) return ["speak", "Answering"];
     if (this.talk.activeResponse !== null) return ["wait", "Thinking…"];
@@ -376,7 +383,7 @@ class App {
 async function notReady() {
   try {
     const answer = await fetch("readyz", { cache: "no-store" });
-    if (answer.ok) return "refused";
+    if (answer.ok) return (await fetch("v1/models", { cache: "no-store" })).status === 401 ? "key_needed" : "refused";
     return answer.status === 503 ? ((await answer.json()).reason ?? "resource_exhausted") : null;
   } catch (error) {
     // No server, or one that speaks no JSON: what stands between us and it answers in its stead.

@@ -105,9 +105,14 @@ const NOTICES = {
     body: "Some of what you said was left out. Wait for the answer, then say it again.",
     passing: true,
   },
+  key_needed: {
+    title: "The server asks for a key",
+    body: "This page has none, or not the right one. Add #key=… to its address, with the key that the server was started with, then try again.",
+    action: "retry",
+  },
   refused: {
     title: "The server refused the conversation",
-    body: "If it asks for a key, add #key=… to this page’s address. Else reload the page; if that does not help, look into the server’s log.",
+    body: "Reload the page; if that does not help, look into the server’s log.",
     action: "retry",
   },
 };

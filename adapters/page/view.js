@@ -42,6 +42,21 @@ export class View {
     this.canvas = find("lanes");
     this.elements = new Map();
     this.noticeTimer = null;
+    this.#followTheEnd();
+  }
+
+  /** Who looks at the newest words goes on doing so when a notice, or a phone's keyboard, takes room away. */
+  #followTheEnd() {
+    this.follow = true;
+    this.talk.addEventListener("scroll", () => {
+      const { scrollTop, scrollHeight, clientHeight } = this.talk;
+      // A change of size scrolls, too: only a scroll at the old size is the user's.
+      if (clientHeight === this.talkHeight) this.follow = scrollHeight - scrollTop - clientHeight < NEAR_BOTTOM_PX;
+    });
+    new ResizeObserver(() => {
+      this.talkHeight = this.talk.clientHeight;
+      if (this.follow && this.turns.childElementCount > 0) this.talk.scrollTop = this.talk.scrollHeight;
+    }).observe(this.talk);
   }
 
   showState(state) {
@@ -128,11 +143,9 @@ export class View {
 
   showTurns(turns) {
     if (turns.length === 0) return;
-    const { scrollTop, scrollHeight, clientHeight } = this.talk;
-    const follow = scrollHeight - scrollTop - clientHeight < NEAR_BOTTOM_PX;
     for (const turn of turns) this.#showTurn(turn);
     this.welcome.hidden = this.turns.childElementCount > 0;
-    if (follow) this.talk.scrollTop = this.talk.scrollHeight;
+    if (this.follow) this.talk.scrollTop = this.talk.scrollHeight;
   }
 
   #showTurn(turn) {

@@ -245,11 +245,55 @@ def test_a_full_server_and_no_server_say_different_things(tell: Tell, on_page: C
     page.click("start")
     until(lambda: page.notice == "resource_exhausted")
     assert page.state == "failed"
+    assert page.texts("#activity") == ["No connection"]
     assert page.texts("#notice button") == ["Try again"]
     server.stop()
     page.find("#notice button").click()
     until(lambda: page.notice == "no_server")
     assert "duologue serve" in page.texts("#notice p")[0]
+
+
+def test_a_notice_leaves_the_newest_words_in_sight(tell: Tell, on_page: Callable[..., Page]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.greet()
+        await stage.wait_for("response.create")
+        await stage.begin("r1")
+        await stage.speak("r1", LONG_STORY)
+        await stage.drain()
+
+    below = "const t = document.querySelector('#talk'); return t.scrollHeight - t.scrollTop - t.clientHeight"
+    server = tell(story)
+    page = on_page(server.url, size=(390, 844))
+    page.write("Tell me a story")
+    until(lambda: page.texts(".turn.it .coming"))
+    until(lambda: page.driver.execute_script(below) <= 1)
+    server.stop()
+    page.click("start")
+    page.click("start")
+    until(lambda: page.notice == "no_server")
+    until(lambda: page.driver.execute_script(below) <= 1)
+
+
+def test_the_space_bar_interrupts_and_does_not_write(tell: Tell, on_page: Callable[..., Page]) -> None:
+    async def story(stage: Stage) -> None:
+        await stage.greet()
+        await stage.wait_for("response.create")
+        await stage.begin("r1")
+        await stage.speak("r1", LONG_STORY)
+        await stage.wait_for("barge_in")
+        await stage.finish("r1", "cancelled", "Once upon")
+        await stage.drain()
+
+    server = tell(story)
+    page = on_page(server.url)
+    page.write("Tell me a story")
+    until(lambda: server.of_type("playback.ack"))
+    page.press(" ")
+    assert page.find("#message").get_attribute("value") == " ", "in the message box it is a space"
+    page.driver.execute_script("document.activeElement.blur()")
+    page.find("body").send_keys(" ")
+    until(lambda: server.of_type("barge_in"))
+    until(lambda: page.phase() == "cut")
 
 
 def test_a_server_that_loads_is_waited_for_and_named(tell: Tell, on_page: Callable[..., Page]) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from adapters.bench.own_server import ServerProcess
-from tests.page.conftest import OpenBrowser, until
+from tests.page.conftest import OpenBrowser, running, until
 from tests.page.test_browser import Page
 
 pytestmark = [pytest.mark.browser, pytest.mark.realtime]
@@ -58,3 +59,15 @@ def test_a_killed_server_is_found_again_and_the_answer_goes_on(
     until(lambda: page.phase() == "spoken")
     assert "still there" in page.texts(".turn.it .heard")[-1], "the same conversation, not a new one"
     assert page.texts(".divider") == []
+
+
+def test_a_key_that_is_asked_for_is_named_and_taken_from_the_address(tmp_path: Path, open_browser: OpenBrowser) -> None:
+    """The key in the address was read once, when the page was loaded: one that was added then was never sent."""
+    with running(ServerProcess(tmp_path, ("--model", "scripted", "--api-key", "sk-one", "--drain-s", "1"))) as server:
+        page = Page(open_browser(server.http_url, microphone=None))
+        page.write("hello")
+        until(lambda: page.notice == "key_needed")
+        page.driver.execute_script("location.hash = 'key=sk-one'")
+        page.find("#notice button").click()
+        until(lambda: page.state == "open")
+        assert page.notice == ""
