@@ -192,6 +192,7 @@ class Admission:
 
     def adopt(self, key: str, session: Session) -> None:
         """A session that came in by its resume token counts for whoever presented it."""
+        self._settle()  # else sessions that are over would be kept for as long as nobody asks how many there are
         self._live[session.session_id] = (key, trio.current_time())
 
     def _settle(self) -> None:

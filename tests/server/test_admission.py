@@ -298,8 +298,70 @@ async def test_the_first_in_line_stays_the_first_when_a_resume_takes_the_room() 
         for name in ("first", "second"):
             nursery.start_soon(wait, name)
             await trio.sleep(0.1)
-        house.sessions_max = 2
-    assert order == ["first", "second"]
+        house.sessions_max = 1
+        await trio.sleep(5)
+        assert order == ["first"]
+        nursery.cancel_scope.cancel()
+
+
+async def test_a_newcomer_does_not_overtake_the_line() -> None:
+    """There is room, and the first in line has not come to take it: it is not the newcomer's."""
+
+    class Slow(House):
+        async def moved(self) -> None:
+            await trio.sleep(0.5)
+
+    house = Slow(0)
+    admission = Admission(house, Limits(queue_max=5))  # type: ignore[arg-type]
+    order: list[str] = []
+    places: dict[str, list[tuple[int, int]]] = {}
+
+    async def wait(name: str) -> None:
+        async def tell(waiting: Waiting) -> None:
+            places.setdefault(name, []).append((waiting.position, waiting.queue_length))
+
+        await admission.open(name, lambda: house.open(0.01), tell)
+        order.append(name)
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(wait, "first")
+        await trio.sleep(0.1)
+        house.sessions_max = 1
+        assert house.has_room
+        assert not admission.is_open
+        for name in ("second", "third"):
+            nursery.start_soon(wait, name)
+            await trio.sleep(0.1)
+        await trio.sleep(3)
+        assert order == ["first"]
+        assert [places[name][0] for name in ("first", "second", "third")] == [(1, 1), (2, 2), (3, 3)]
+        nursery.cancel_scope.cancel()
+
+
+async def test_sessions_that_are_over_are_forgotten_though_nobody_asks() -> None:
+    house = House(1)
+    admission = Admission(house, Limits())  # type: ignore[arg-type]
+    for _ in range(50):
+        session = await admission.open("a", lambda: house.open(0.0), silent)
+        assert len(admission._live) == 1
+        del house.sessions[session.session_id]
+
+
+async def test_the_estimate_learns_from_how_long_sessions_last() -> None:
+    async def wait_ms(lasts_s: float) -> int:
+        house = House(1)
+        admission = Admission(house, Limits())  # type: ignore[arg-type]
+        for _ in range(10):
+            session = await admission.open("a", lambda: house.open(0.0), silent)
+            await trio.sleep(lasts_s)
+            del house.sessions[session.session_id]
+        await admission.open("a", lambda: house.open(0.0), silent)
+        with pytest.raises(NotAdmitted) as caught:
+            await admission.open("a", lambda: house.open(0.0), silent)
+        return caught.value.retry_after_ms
+
+    assert await wait_ms(10.0) < 20_000
+    assert await wait_ms(300.0) > 280_000
 
 
 async def test_a_key_opens_so_many_sessions_a_minute() -> None:
