@@ -9,11 +9,11 @@ from typing import Any
 from sqlalchemy import Connection, Engine, Select, Table, delete, func, select
 
 from core.ports.keeping import Usage
-from core.ports.store import Body, Owned, SessionUnknown, StoredBatch
-from store.planning import Head, check_replacing, head_of
+from core.ports.store import Body, Owned, SessionUnknown
+from store.planning import Head, check_replacing
 from store.sql.schema import bodies, events, sessions
 from store.sql.statements import Statements
-from store.sql.transaction import write_bodies, write_whole_log
+from store.sql.transaction import WholeLog, write_bodies, write_whole_log
 
 
 def put_bodies(connection: Connection, statements: Statements, session: str, found: Sequence[Body]) -> None:
@@ -21,15 +21,13 @@ def put_bodies(connection: Connection, statements: Statements, session: str, fou
     write_bodies(connection, statements, session, found)
 
 
-def put_log(
-    connection: Connection, statements: Statements, batches: Sequence[StoredBatch], replacing: Owned | None
-) -> None:
-    """As Keeper.put_log. Raises RecordInvalid too."""
-    session = head_of(batches).session
+def put_log(connection: Connection, statements: Statements, log: WholeLog, replacing: Owned | None) -> None:
+    """As Keeper.put_log."""
+    session = log.head.session
     check_replacing(session, _locked(connection, session), replacing)
     if replacing is not None:
         _delete(connection, session)
-    write_whole_log(connection, statements, batches)
+    write_whole_log(connection, statements, log)
 
 
 def delete_session(connection: Connection, session: str) -> None:
@@ -69,13 +67,22 @@ def vacuum(connection: Connection) -> None:
     connection.exec_driver_sql("VACUUM sessions, events, bodies")
 
 
+VACUUM_BYTES_MAX = 256 * 1024 * 1024
+"""Nobody can write while SQLite writes the file anew. A larger one keeps its size: what is free in it is used again."""
+
+
 def compact_file(engine: Engine) -> None:
-    """As Keeper.compact, on SQLite. Outside of any transaction, as VACUUM wants it."""
+    """As Keeper.compact, on SQLite. Outside of any transaction, as VACUUM wants it. What was thrown away is overwritten
+    already (store.sql.engines), and with the log's end it is nowhere any more."""
     pooled = engine.raw_connection()
     try:
         connection = pooled.driver_connection
         assert connection is not None
-        connection.execute("VACUUM")
+        pages, free, page_bytes = (
+            connection.execute(f"PRAGMA {name}").fetchone()[0] for name in ("page_count", "freelist_count", "page_size")
+        )
+        if (pages - free) * page_bytes <= VACUUM_BYTES_MAX:
+            connection.execute("VACUUM")
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
     finally:
         pooled.close()

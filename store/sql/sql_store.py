@@ -40,13 +40,17 @@ from store.sql.file import StoreFile
 from store.sql.listener import TermListener
 from store.sql.stalls import StallGuard
 from store.sql.statements import statements_for
-from store.sql.transaction import Database, commit_group
+from store.sql.transaction import Database, commit_group, whole_log
 from store.sql.writer import GroupLimits, GroupWriter
 
 T = TypeVar("T")
 
 UNDECODABLE = "Could not decode to UTF-8"
 """SQLite's driver says so of what it reads, with an error that has no code, as if there were no connection."""
+
+LEAVE_S = 0.03
+"""SQLite's lock goes to whoever asks when it is free, and another process that waits for it asks every 25 ms: a long import
+or prune leaves it free for so long after each of its transactions."""
 
 LOW = "the disk is nearly full; make room, or throw sessions away with: duologue sessions prune"
 
@@ -140,7 +144,8 @@ class SqlStore(QueuedStore):
     async def put_log(self, batches: Sequence[StoredBatch], replacing: Owned | None = None) -> None:
         """See Keeper.put_log. Raises RecordInvalid."""
         statements = self._database.statements
-        await self._keep(partial(keeping.put_log, statements=statements, batches=batches, replacing=replacing))
+        log = await trio.to_thread.run_sync(whole_log, batches, limiter=self._readers)
+        await self._keep(partial(keeping.put_log, statements=statements, log=log, replacing=replacing))
 
     async def delete(self, session: str) -> None:
         """See Keeper.delete."""
@@ -176,6 +181,8 @@ class SqlStore(QueuedStore):
 
     async def _keep(self, work: Callable[[Connection], None]) -> None:
         await trio.to_thread.run_sync(self._keep_in_thread, work, limiter=self._readers)
+        if self._file is not None:
+            await trio.sleep(LEAVE_S)
 
     def _keep_in_thread(self, work: Callable[[Connection], None]) -> None:
         try:

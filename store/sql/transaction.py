@@ -227,8 +227,16 @@ class _Group:
                 connection.execute(select(func.pg_notify(TERMS_CHANNEL, told)))
 
 
-def write_whole_log(connection: Connection, statements: Statements, batches: Sequence[StoredBatch]) -> None:
-    """Insert a log with its session's row, in the connection's transaction."""
+@attrs.frozen
+class WholeLog:
+    """A log as rows, made before anybody waits for it: encoding an hour takes longer than writing it."""
+
+    head: Head
+    events: Rows
+
+
+def whole_log(batches: Sequence[StoredBatch]) -> WholeLog:
+    """Raises RecordInvalid: not a log."""
     head = head_of(batches)
     additions = [
         Addition(
@@ -238,8 +246,13 @@ def write_whole_log(connection: Connection, statements: Statements, batches: Seq
         )
         for batch in batches
     ]
-    statements.insert_events(connection, _event_rows(additions))
-    statements.insert_sessions(connection, _session_rows([head]))
+    return WholeLog(head, _event_rows(additions))
+
+
+def write_whole_log(connection: Connection, statements: Statements, log: WholeLog) -> None:
+    """Insert a log with its session's row, in the connection's transaction."""
+    statements.insert_events(connection, log.events)
+    statements.insert_sessions(connection, _session_rows([log.head]))
 
 
 def write_bodies(connection: Connection, statements: Statements, session: str, bodies: Iterable[Body]) -> None:

@@ -43,6 +43,7 @@ from core.session.events import EVENT_TYPES
 from core.session.state import Phase
 from store.memory import open_memory_store
 from store.opening import open_store
+from store.sql import keeping, transaction
 from tests.archive.recordings import SECRET, put, record
 from tests.store.backends import empty_database, in_real_time, names, new_session
 
@@ -168,6 +169,43 @@ async def test_a_damaged_archive_is_refused_and_nothing_of_it_is_kept(recording:
         await import_session(there, good)
 
 
+def is_free(path: Path) -> bool:
+    """Whether another process could write to the file at once."""
+    other = sqlite3.connect(path, timeout=0, isolation_level=None)
+    try:
+        other.execute("BEGIN IMMEDIATE")
+    except sqlite3.OperationalError:
+        return False
+    finally:
+        other.close()
+    return True
+
+
+@in_real_time
+async def test_writers_wait_for_an_import_s_rows_and_not_for_their_making(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.sqlite3"
+    encode, write = transaction.encode_record, keeping.write_whole_log
+    free: dict[str, list[bool]] = {"encoding": [], "writing": []}
+
+    def encoding(one: e.Record) -> Any:
+        free["encoding"].append(is_free(path))
+        return encode(one)
+
+    def writing(*given: Any) -> None:
+        free["writing"].append(is_free(path))
+        write(*given)
+
+    async with open_store(f"sqlite:///{path}") as store:
+        monkeypatch.setattr(transaction, "encode_record", encoding)
+        monkeypatch.setattr(keeping, "write_whole_log", writing)
+        await put(store, recording)
+    assert len(free["encoding"]) > 50
+    assert all(free["encoding"])
+    assert free["writing"] == [False], "what is written is written at once"
+
+
 # --- erasure --------------------------------------------------------------------------------------------------------
 
 
@@ -219,8 +257,12 @@ def _same_but_for_words(before: Replay, after: Replay) -> None:
         )
 
 
+@pytest.mark.parametrize("largest_that_is_made_anew", [0, 2**40])
 @in_real_time
-async def test_nothing_of_it_is_left_in_the_file(recording: Recording, tmp_path: Path) -> None:
+async def test_nothing_of_it_is_left_in_the_file(
+    largest_that_is_made_anew: int, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeping, "VACUUM_BYTES_MAX", largest_that_is_made_anew)
     path = tmp_path / "log.sqlite3"
     async with open_store(f"sqlite:///{path}") as store:
         session = await put(store, recording)
