@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from core.actors.line import Fate, RuntimeLine
+from core.actors.mailbox import Mailbox, MailboxFull
 from core.actors.outbox import WAITING_FRAMES_MAX, Entry, Outbox
 from core.actors.pacer import Pacer
 from core.actors.tokens import ResumeRefused, check_token, token_hash
+from core.actors.translate import command_from
 from core.ports.projection import DELTA, LIVE, Frame
-from core.ports.runtime import LaneEnded, Produced
+from core.ports.runtime import LaneEnded, Produced, RuntimeBusy
+from core.session import commands as c
 from core.session import events as e
-from core.session.effects import PauseLane
+from core.session.effects import ClearTurn, PauseLane
 from core.session.state import Phase, SessionState
 
 MS = 1_000_000
@@ -152,3 +156,42 @@ def test_a_token_that_a_fresh_attachment_replaced_opens_nothing() -> None:
         with pytest.raises(ResumeRefused) as caught:
             check_token(state, token)
         assert caught.value.code == "invalid_resume_token"
+
+
+# -- small ones -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("reason", "status", "why"),
+    [("completed", "completed", ""), ("max_output_tokens", "incomplete", "max_output_tokens")],
+)
+def test_an_answers_end_is_told_with_what_it_cost(reason: str, status: str, why: str) -> None:
+    command, bodies = command_from(LaneEnded("s", 1, "r", reason, input_tokens=5, output_tokens=7))
+    assert command == c.ModelDone(1, "r", status, why, (5, 7))
+    assert bodies == ()
+
+
+def test_a_mailbox_that_was_emptied_takes_as_much_again() -> None:
+    box: Mailbox[str] = Mailbox(items_max=10, bytes_max=100)
+    for _ in range(3):
+        box.post("a", 100)
+        with pytest.raises(MailboxFull):
+            box.post("b", 1)
+        assert box.take() == "a"
+        assert box.take() is None
+        assert box.statistics().bytes == 0
+
+
+class Busy:
+    """A runtime whose queue is full."""
+
+    def send(self, message: object) -> None:
+        raise RuntimeBusy
+
+
+def test_what_is_owed_to_somebody_who_is_gone_takes_no_room() -> None:
+    line = RuntimeLine(Busy())  # type: ignore[arg-type]
+    assert line.tell(ClearTurn("s")) is Fate.OWED
+    assert line.statistics().owed_bytes > 0
+    line.forget()
+    assert (line.owes, line.statistics().owed_bytes) == (False, 0)
