@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from difflib import get_close_matches
 
 import click
 
@@ -30,6 +31,15 @@ class LazyGroup(click.Group):
         command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         assert isinstance(command, click.Command)
         return command
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command that ``args`` begin with. Raises click.UsageError for one that is none, with what was meant."""
+        close = get_close_matches(args[0], COMMANDS)
+        if args[0] not in COMMANDS and not args[0].startswith("-") and close:
+            ctx.fail(f"no such command {args[0]!r}; did you mean {' or '.join(close)}?")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """The table, without importing what is in it."""

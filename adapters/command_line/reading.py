@@ -12,7 +12,7 @@ import trio
 
 from core.ports.keeping import Keeper
 from core.ports.store import LogUnreadable, SessionExists, SessionUnknown, Store, StoreDamaged, StoreError
-from store.opening import file_of, open_store
+from store.opening import MEMORY_URLS, file_of, open_store
 from store.sql.urls import StoreUrlInvalid
 
 DEFAULT_STORE = "sqlite:///duologue.sqlite3"
@@ -63,6 +63,8 @@ def run(function: Callable[..., Awaitable[T]], *args: object) -> T:
 async def reading(url: str) -> AsyncIterator[Keeper]:
     """The store at ``url``. A SQLite file must be there already: reading makes none."""
     with told_of(url, "read"):
+        if url in MEMORY_URLS:
+            raise NotThere(f"a store in memory ({url}) ends with its server: there is nothing to look at. Name another")
         path = file_of(url)
         if path is not None and not path.exists():
             raise NotThere(f"there is no store at {path}. Name the server's with --store, or start one: duologue serve")

@@ -55,11 +55,17 @@ class BrokenOff(click.ClickException):
 @click.option(
     "--after", "after_s", default=1.5, show_default=True, type=SECONDS, help="Seconds of the answer heard before that."
 )
-@click.option("--url", default="ws://localhost:8765/v1/realtime", show_default=True, help="The server.")
-@click.option("--model", default=None, help="The server's model, if it has more than one.")
-@click.option("--instructions", default="", help="Instructions for the assistant.")
-@click.option("--api-key", envvar="DUOLOGUE_API_KEY", help="Where the server asks for one [env: DUOLOGUE_API_KEY].")
-@click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="Save what was heard into this folder.")
+@click.option(
+    "--url", default="ws://localhost:8765/v1/realtime", show_default=True, metavar="URL", help="The server's address."
+)
+@click.option("--model", default=None, metavar="NAME", help="The server's model, by one of its names; not needed.")
+@click.option("--instructions", default="", metavar="TEXT", help="What the assistant is told about itself.")
+@click.option(
+    "--api-key", envvar="DUOLOGUE_API_KEY", metavar="KEY", help="Where the server asks for one [env: DUOLOGUE_API_KEY]."
+)
+@click.option(
+    "--out", type=click.Path(file_okay=False, path_type=Path), metavar="FOLDER", help="Save what was heard there."
+)
 @click.option("--fast", is_flag=True, help=f"Run the talk's clock {FAST_SPEED:g} times as fast.")
 @click.option("--chunk-ms", default=200, show_default=True, type=click.IntRange(10, 2_000), help="Audio in one append.")
 @click.option(

@@ -37,6 +37,20 @@ def test_help_names_every_command_and_imports_none() -> None:
     subprocess.run([sys.executable, "-c", script], check=True, stdout=subprocess.DEVNULL, timeout=30)
 
 
+def test_a_command_that_is_mistyped() -> None:
+    code, text = run("tlak")
+    assert code == 2
+    assert "no such command 'tlak'; did you mean talk?" in text
+    assert "No such command 'xyzzy'" in run("xyzzy")[1]
+
+
+@pytest.mark.parametrize("words", [("sessions", "list"), ("sessions", "show", "x"), ("replay", "x")])
+def test_a_store_in_memory_has_nothing_to_look_at(words: tuple[str, ...]) -> None:
+    code, text = run(*words, "--store", "memory:")
+    assert code == 2
+    assert "a store in memory (memory:) ends with its server" in text
+
+
 def test_help_of_serve_teaches() -> None:
     code, text = run("serve", "--help")
     assert code == 0
