@@ -133,6 +133,7 @@ async def test_a_damaged_archive_is_refused_and_nothing_of_it_is_kept(recording:
         files = {name: archive.read(name) for name in archive.namelist()}
     sound = next(name for name in files if name.endswith(".wav"))
     newer = json.dumps({**json.loads(files[MANIFEST]), "version": 99}).encode()
+    elsewhere = files[MANIFEST].replace(sound.encode(), f"../../../..{__file__}".encode())
     changes: list[dict[str, bytes | None]] = [
         {EVENTS: files[EVENTS].replace(b"session_opened", b"session_opener", 1)},
         {EVENTS: files[EVENTS].rpartition(b"\n")[0].rpartition(b"\n")[0]},
@@ -141,6 +142,7 @@ async def test_a_damaged_archive_is_refused_and_nothing_of_it_is_kept(recording:
         {MANIFEST: b"[]"},
         {MANIFEST: b"[" * 100_000},
         {MANIFEST: newer},
+        {MANIFEST: elsewhere},
         {sound: files[sound][:-2] + b"zz"},
         {sound: b"no sound"},
         {sound: files[sound][:16] + b"\xff" + files[sound][17:]},
