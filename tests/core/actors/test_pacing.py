@@ -33,6 +33,15 @@ async def test_a_quick_model_is_held_back() -> None:
         assert sum(story.client.received_ms.values()) == 2_000
 
 
+async def test_a_lead_that_is_set_in_a_session_that_stands_counts_from_then() -> None:
+    async with open_story(PUSH_TO_TALK, rtf=0.01) as story:
+        story.client.post(c.UpdateConfig(PACED))
+        await story.wait(1)
+        story.ask()
+        assert UNIT_MS < await most_ahead_ms(story, 3_000) <= LEAD_MS + UNIT_MS
+        assert sum(story.client.received_ms.values()) == 2_000
+
+
 async def test_no_lead_is_a_unit_at_a_time_and_not_silence() -> None:
     async with open_story(attrs.evolve(PACED, max_client_lead_ms=0), rtf=0.01) as story:
         story.ask()

@@ -106,6 +106,7 @@ async def test_whoever_was_replaced_waits_for_no_last_words() -> None:
     attachment = holder(wire)
     attachment.stop, attachment.close_after = (1000, "bye"), 3
     box.attach(2, None, (), 0)
+    box.durable = 0
     with trio.fail_after(60):
         await Owner(box).serve(attachment)
     assert wire.closed == (1000, "bye")
