@@ -25,15 +25,17 @@ Browser = Any
 OpenBrowser = Callable[..., Browser]
 
 
-def until(condition: Callable[[], Any], limit_s: float = PATIENCE_S) -> Any:
-    """Wait until ``condition`` gives something true, and return it; fail after ``limit_s``."""
+def until(
+    condition: Callable[[], Any], limit_s: float = PATIENCE_S, *, seen: Callable[[], object] = lambda: None
+) -> Any:
+    """Wait until ``condition`` gives something true, and return it; fail after ``limit_s``, with what ``seen`` says."""
     deadline = time.monotonic() + limit_s
     while True:
         value = condition()
         if value:
             return value
         if time.monotonic() > deadline:
-            pytest.fail(f"nothing after {limit_s:g} s: {getattr(condition, '__name__', condition)}")
+            pytest.fail(f"nothing after {limit_s:g} s: {getattr(condition, '__name__', condition)}; {seen()}")
         time.sleep(0.03)
 
 
