@@ -21,6 +21,8 @@ from adapters.server.upgraded import UpgradedStream
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 64 * 1024
 READ_BYTES = 64 * 1024
+LINGER_S = 1.0
+LINGER_BYTES_MAX = 4 * 1024 * 1024
 
 
 @attrs.frozen
@@ -61,6 +63,11 @@ class BadRequest(Exception):
         super().__init__(reason)
         self.status = status
         self.reason = reason
+
+
+def too_large() -> BadRequest:
+    """For who sends more of a body than is read here."""
+    return BadRequest(413, f"a body may have {BODY_BYTES_MAX} bytes")
 
 
 def json_response(status: int, payload: object, headers: tuple[tuple[str, str], ...] = ()) -> Response:
@@ -108,7 +115,7 @@ class HttpConnection:
             elif isinstance(event, h11.Data):
                 body += bytes(event.data)
                 if len(body) > BODY_BYTES_MAX:
-                    raise BadRequest(413, f"a body may have {BODY_BYTES_MAX} bytes")
+                    raise too_large()
             elif isinstance(event, h11.EndOfMessage):
                 assert head is not None
                 return attrs.evolve(request, body=body)
@@ -121,6 +128,7 @@ class HttpConnection:
             raise BadRequest(431, f"a request's head may have {HEAD_BYTES_MAX} bytes")
         if head.http_version not in (b"1.0", b"1.1"):
             raise BadRequest(505, "HTTP/1.1 is spoken here")
+        _check_length(dict(head.headers))  # of a length that is told twice h11 makes one, or an error
 
     async def _next_event(self) -> Any:
         while True:
@@ -164,9 +172,19 @@ class HttpConnection:
         return True
 
     async def refuse(self, bad: BadRequest) -> None:
-        """Answer what is no request, and be done."""
-        if self._h11.our_state in (h11.IDLE, h11.SEND_RESPONSE):
-            await self.respond(error_response(bad.status, "bad_request", bad.reason), last=True)
+        """Answer what is no request, and be done. A peer that still sends is given a moment to see the answer: to close at
+        once would make the kernel throw it away together with what was not read."""
+        if self._h11.our_state not in (h11.IDLE, h11.SEND_RESPONSE):
+            return
+        await self.respond(error_response(bad.status, "bad_request", bad.reason), last=True)
+        if bad.status == HTTPStatus.REQUEST_TIMEOUT:
+            return
+        if isinstance(self._stream, trio.abc.HalfCloseableStream):
+            await self._stream.send_eof()
+        with trio.move_on_after(LINGER_S):
+            left = LINGER_BYTES_MAX
+            while left > 0 and (data := await self._stream.receive_some(READ_BYTES)):
+                left -= len(data)
 
     async def _write(self, data: bytes | None) -> None:
         if data:
@@ -175,6 +193,15 @@ class HttpConnection:
     def upgraded(self) -> UpgradedStream:
         """The stream, as it was before the present request was read."""
         return UpgradedStream(self._stream, self._raw)
+
+
+def _check_length(headers: Mapping[bytes, bytes]) -> None:
+    """Before a byte of the body is read, or asked for. Raises BadRequest."""
+    length = headers.get(b"content-length")
+    if length is not None and b"transfer-encoding" in headers:
+        raise BadRequest(400, "a body has a length or comes in chunks, not both")
+    if length is not None and int(length) > BODY_BYTES_MAX:
+        raise too_large()
 
 
 def _request(head: h11.Request) -> Request:
