@@ -12,10 +12,11 @@ from core.session.commands import Command
 
 @attrs.frozen
 class Posted:
-    """A command, with the bodies that it names."""
+    """A command, with the bodies that it names. ``size_bytes``: its weight, where a client sent it."""
 
     command: Command
     bodies: tuple[Body, ...] = ()
+    size_bytes: int = 0
 
 
 @attrs.frozen

@@ -59,7 +59,7 @@ class Journal:
     session: Session
     ports: Ports
     unwritten_bytes: int = 0
-    """Of bodies whose batches are on their way."""
+    """Of clients' bodies whose batches are on their way."""
 
     def write(self, result: Step, frames: list[Frame], bodies: Mapping[str, bytes]) -> None:
         """Queue a step's records. ``frames``: what they added to the stream. A store that refuses is the session's end."""
@@ -68,7 +68,8 @@ class Journal:
         early = session.outbox.played_out_ns > result.records[-1].at_ns + EARLY_NS
         batch = batch_of(session.state, session.term, result.records, caused, bodies, early)
         queued_at, position = trio.current_time(), result.records[-1].position
-        size_bytes = sum(len(body.data) for body in batch.bodies)
+        came_in = any(isinstance(record.event, e.Append) for record in result.records)
+        size_bytes = sum(len(body.data) for body in batch.bodies) if came_in else 0
 
         def done(error: StoreError | None) -> None:
             self.unwritten_bytes -= size_bytes

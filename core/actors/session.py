@@ -75,6 +75,7 @@ class Session:
         self._clock_base_ns = max(ports.now_ns(), state.at_ns) - round(trio.current_time() * NS_PER_S)
         self._fresh = fresh
         self._mailbox: Mailbox[Entry] = Mailbox()
+        self._posted_bytes = 0
         self._playout = Playout(self, Pacer(state.config.max_client_lead_ms, state.config.max_lane_lead_ms))
         self._input_bodies = InputBodies()
         self._door = Door(self)
@@ -101,8 +102,9 @@ class Session:
 
     @property
     def unwritten_bytes(self) -> int:
-        """What came in and is not in the log yet: who sends more should wait, or it fills the store's queue for all."""
-        return self._mailbox.statistics().bytes + self._journal.unwritten_bytes
+        """What clients sent that is not in the log yet: who sends more should wait, or it fills the store's queue for all.
+        Of the model's words they need not wait for any."""
+        return self._posted_bytes + self._journal.unwritten_bytes
 
     def now_ns(self) -> int:
         """The log's clock: the wall clock as it was when the actor began, carried on by the monotonic one. So a wall clock
@@ -115,8 +117,9 @@ class Session:
         """Queue a command with the bodies that it names. Raises MailboxFull, SessionGone."""
         if self._ended:
             raise SessionGone(self.session_id)
-        entry = Posted(command, bodies)
-        self._mailbox.post(entry, weight(entry))
+        size_bytes = weight((command, bodies))
+        self._mailbox.post(Posted(command, bodies, size_bytes), size_bytes)
+        self._posted_bytes += size_bytes
 
     def attach(self, attachment: Attachment) -> None:
         """Give the stream to ``attachment``, once what was posted before is decided. Raises MailboxFull, SessionGone."""
@@ -274,6 +277,7 @@ class Session:
     def _dispatch(self, entry: Entry) -> None:
         match entry:
             case Posted():
+                self._posted_bytes -= entry.size_bytes
                 self.step(entry.command, entry.bodies)
             case Attachment():
                 assert self._nursery is not None

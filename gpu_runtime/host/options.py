@@ -28,9 +28,9 @@ class WorkerOptions:
     queue_items_max: int = 32_768
     queue_bytes_max: int = 32 * 1024 * 1024
     session_items_max: int = 1_024
-    session_bytes_max: int = 8 * 1024 * 1024
-    """One session's share of the queue, so that a flood refuses its own sender and nobody else. It has never more than the
-    room that is left for all others: many floods together leave room too."""
+    session_bytes_max: int = 12 * 1024 * 1024
+    """One session's share of the queue, so that a flood refuses its own sender and nobody else; more than a client may say
+    in one message. It has never more than the room that is left for all others: many floods together leave room too."""
     reserve_items: int = 1_024
     reserve_bytes: int = 1024 * 1024
     """On top of all four: room that audio may not use, so that a flooded session can still be aborted and closed."""

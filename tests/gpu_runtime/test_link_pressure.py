@@ -13,6 +13,7 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from adapters.wire.fields import FRAME_BYTES_MAX
 from core.ports.runtime import (
     AbortLane,
     Capabilities,
@@ -383,3 +384,13 @@ async def test_one_session_has_its_share_and_no_more_and_gets_it_back(link: Make
         await other.barrier()
         assert runtime.statistics().queue_bytes == 0
         assert flood(caller, bytes(1_000)) == taken
+
+
+async def test_the_longest_message_of_a_client_has_room(link: MakeLink) -> None:
+    worker = Worker()
+    async with hosted(link, worker) as runtime:
+        caller = Caller(runtime)
+        audio = bytes(FRAME_BYTES_MAX * 3 // 4)
+        runtime.send(Feed("s", 1, 0, len(audio) // 48, audio))
+        await caller.barrier()
+        assert [len(message.audio) for message in worker.taken if isinstance(message, Feed)] == [len(audio)]

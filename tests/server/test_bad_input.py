@@ -135,6 +135,19 @@ async def test_a_chunk_of_nearly_15_mib_is_heard() -> None:
 
 
 @pytest.mark.realtime
+async def test_a_chunk_of_10_mib_over_an_answer_costs_neither_of_them_anything() -> None:
+    async with open_test_server(answer_units=10) as server, server.connect(GA) as client:
+        await client.until("session.created")
+        await client.say()
+        await client.until("response.output_audio.delta")
+        await client.send(APPEND, audio=b64encode(bytes(7_500 * 1024)).decode())
+        assert (await client.until("response.done"))["response"]["status"] == "completed"
+        assert client.types().count("response.output_audio.delta") == 10
+        await lives(client)
+        assert "error" not in client.types()
+
+
+@pytest.mark.realtime
 async def test_a_big_message_is_worked_on_beside_the_event_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading, checking and naming what is in it: nobody else waits for that."""
     threads: dict[bool, set[int]] = {False: set(), True: set()}

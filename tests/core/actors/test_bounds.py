@@ -82,6 +82,23 @@ async def test_a_flood_of_large_items_is_refused_and_the_session_lives() -> None
         assert not story.session.ended
 
 
+async def test_a_client_waits_for_its_own_words_to_be_written_and_not_for_the_models() -> None:
+    """A store that takes half a second for each commit, and a model that is far quicker than speech."""
+    eager = attrs.evolve(PUSH_TO_TALK, max_client_lead_ms=None)
+    async with open_story(eager, rtf=0.001, answer_units=40) as story:
+        story.ask()
+        await story.answering()
+        story.servers[0].slow_s = 0.5
+        while len(story.session.state.responses) == 0 or story.session.state.active is not None:
+            assert story.session.unwritten_bytes == 0
+            await trio.sleep(0.001)
+        assert story.session.outbox.durable < story.session.state.position, "much of the answer waits"
+        story.say(100)
+        assert story.session.unwritten_bytes >= 4_800
+        await story.until(lambda: story.session.outbox.durable == story.session.state.position)
+        assert story.session.unwritten_bytes == 0
+
+
 @pytest.mark.parametrize("audio_bytes", [0, 1_000_000])
 def test_a_lane_that_does_not_heed_its_pause_is_not_held_without_end(audio_bytes: int) -> None:
     pacer = Pacer(lead_ms=100, lane_lead_ms=1_000)
