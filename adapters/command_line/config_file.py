@@ -31,6 +31,7 @@ SECTIONS: dict[str, dict[str, str]] = {
         "opens_per_key": "opens_per_key",
         "events_per_key": "events_per_key",
         "drain_s": "drain_s",
+        "silent_s": "silent_s",
         "log_level": "log_level",
         "api_keys": "api_key",
         "origins": "origin",
@@ -48,7 +49,7 @@ _TEXT, _TEXTS = ((str,), "text in quotes"), ((list,), 'a list of texts: ["...", 
 KINDS: dict[str, tuple[tuple[type, ...], str]] = {
     **dict.fromkeys(("host", "log_level", "tls_cert", "tls_key", "url", "durability", "name", "ray"), _TEXT),
     **dict.fromkeys(("api_keys", "origins", "aliases"), _TEXTS),
-    **dict.fromkeys(("drain_s", "patience_s", "gpus", "cpus"), _NUMBER),
+    **dict.fromkeys(("drain_s", "silent_s", "patience_s", "gpus", "cpus"), _NUMBER),
     "count": ((int, str), 'a number, or "auto"'),
 }
 """Key -> its types in TOML, and their name; others are whole numbers. click alone turns 9000.5 into 9000 silently."""

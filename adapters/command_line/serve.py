@@ -144,6 +144,13 @@ def _load_config(ctx: click.Context, parameter: click.Parameter, path: Path | No
     help="After SIGTERM or Ctrl-C, seconds in which answers may finish.",
 )
 @click.option(
+    "--silent-s",
+    default=120.0,
+    show_default=True,
+    type=click.FloatRange(1),
+    help="Seconds without a word of an answer that is being made, after which it fails as model_silent.",
+)
+@click.option(
     "--api-key",
     multiple=True,
     envvar="DUOLOGUE_API_KEYS",
@@ -248,6 +255,7 @@ def _settings(ctx: click.Context, flags: Mapping[str, Any]) -> ServerSettings:
         sessions_max=flags["max_sessions"],
         limits=Limits(flags["queue_max"], flags["sessions_per_key"], flags["opens_per_key"], flags["events_per_key"]),
         drain_s=flags["drain_s"],
+        silent_s=flags["silent_s"],
         api_keys=tuple(flags["api_key"]),
         origins=tuple(flags["origin"]),
         tls=_tls(ctx, flags["tls_cert"], flags["tls_key"]),

@@ -88,7 +88,7 @@ async def open_server(
         nursery.start_soon(metrics.measure_lag)
         nursery.start_soon(give_back)
         async with runtime() as opened_runtime, store() as opened_store:
-            ports = Ports(opened_store, opened_runtime, time.time_ns, encode_caused, metrics)
+            ports = Ports(opened_store, opened_runtime, time.time_ns, encode_caused, metrics, settings.silent_s)
             async with open_supervisor(
                 ports, server_id=name, make_projection=make_projection, sessions_max=settings.sessions_max
             ) as supervisor:

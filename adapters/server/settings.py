@@ -36,6 +36,8 @@ class ServerSettings:
     """For a duplex client's first message."""
     send_timeout_s: float = 20.0
     """For one message: a peer that takes nothing for so long is gone."""
+    silent_s: float = 120.0
+    """For a model that owes an answer: after so long without a word the answer fails, as model_silent."""
     api_keys: tuple[str, ...] = attrs.field(default=(), repr=False)
     """With any, /v1/ needs one of them."""
     limits: Limits = attrs.field(factory=Limits)

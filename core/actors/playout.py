@@ -25,11 +25,8 @@ if TYPE_CHECKING:
     from core.actors.session import Session
 
 
-SILENT_S = 120.0
-"""A lane that owes an answer and says nothing for so long, neither a word nor its end, is taken to have lost it."""
-
 SILENT_LOOKS = 12
-"""Its silence is counted in looks, not in seconds: a process that was held up itself (stopped, or paused with its machine)
+"""A lane's silence is counted in looks, not in seconds: a process that was held up itself (stopped, or paused with its machine)
 passes one of them, and not all, before it has read what the lane said meanwhile."""
 
 
@@ -39,6 +36,8 @@ class Playout:
 
     session: Session
     pacer: Pacer
+    silent_s: float
+    """A lane that owes an answer and says nothing for so long, neither a word nor its end, is taken to have lost it."""
     output_lost: bool = False
     """Output did not fit somewhere; the answer that it was part of fails at the next turn."""
     looked_ns: int = 0
@@ -93,7 +92,7 @@ class Playout:
         not become an answer without end."""
         state = self.session.state
         owed = state.active is not None and state.runtime_up and not self.pacer.queue and not self.pacer.paused
-        return self.looked_ns + round(SILENT_S * NS_PER_S) // SILENT_LOOKS if owed else None
+        return self.looked_ns + round(self.silent_s * NS_PER_S) // SILENT_LOOKS if owed else None
 
     def _moved(self, at_ns: int) -> None:
         self.looked_ns, self.silent_looks = at_ns, 0

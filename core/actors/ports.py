@@ -36,10 +36,12 @@ class Watch:
 
 @attrs.frozen
 class Ports:
-    """``encode`` turns effects and frames into bytes for the chained digest; ``now_ns`` is the wall clock."""
+    """``encode`` turns effects and frames into bytes for the chained digest; ``now_ns`` is the wall clock; ``silent_s``: for
+    how long a lane that owes an answer may say nothing."""
 
     store: Store
     runtime: rt.Runtime
     now_ns: Callable[[], int]
     encode: Callable[[object], bytes]
     watch: Watch
+    silent_s: float = 120.0

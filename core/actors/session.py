@@ -76,7 +76,8 @@ class Session:
         self._fresh = fresh
         self._mailbox: Mailbox[Entry] = Mailbox()
         self._posted_bytes = 0
-        self._playout = Playout(self, Pacer(state.config.max_client_lead_ms, state.config.max_lane_lead_ms))
+        pacer = Pacer(state.config.max_client_lead_ms, state.config.max_lane_lead_ms)
+        self._playout = Playout(self, pacer, ports.silent_s)
         self._input_bodies = InputBodies()
         self._door = Door(self)
         self._alarm = Alarm()

@@ -344,10 +344,11 @@ class Supervisor:
 
     async def _close_ear(self, session: Session) -> None:
         """Go on telling the runtime that the session is over, if its full queue refused to hear it; unless the session
-        lives here again, with an ear of the same name."""
+        lives here again, with an ear of the same name. A fault in this costs the worker an ear, and nobody a session."""
         try:
-            while session.session_id not in self._sessions and not session.line.settle():
-                await trio.sleep(RETRY_S)
+            with contained(session.session_id, "was left open at its worker"):
+                while session.session_id not in self._sessions and not session.line.settle():
+                    await trio.sleep(RETRY_S)
         finally:
             self._closing -= 1
             self._move()

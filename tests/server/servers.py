@@ -151,7 +151,7 @@ async def open_test_server(
         open_memory_store(limits=queue) as store,
         open_inline(lambda: machine(WALL_START_NS, **script)) as runtime,
         open_supervisor(
-            Ports(store, runtime, now_ns, encode_caused, metrics),
+            Ports(store, runtime, now_ns, encode_caused, metrics, settings.silent_s),
             server_id="test",
             make_projection=make_projection,
             sessions_max=settings.sessions_max,

@@ -11,7 +11,6 @@ import trio.testing
 
 from core.actors.folding import Folded
 from core.actors.line import OWED_ITEMS_MAX
-from core.actors.playout import SILENT_S
 from core.actors.session import Session
 from core.actors.supervisor import Supervisor
 from core.ports import runtime as rt
@@ -69,7 +68,7 @@ async def test_a_server_that_was_stopped_itself_calls_no_model_silent() -> None:
         await story.answering()
         clock = trio.lowlevel.current_clock()
         assert isinstance(clock, trio.testing.MockClock)
-        clock.jump(SILENT_S + 10)
+        clock.jump(130)  # more than ``silent_s``
         await story.until(lambda: story.events(e.ResponseEnded))
         assert [ended.status for ended in story.events(e.ResponseEnded)] == ["completed"]
 
@@ -159,6 +158,31 @@ async def test_an_ear_of_the_same_name_is_not_closed_by_the_one_before() -> None
         assert not any(isinstance(message, fx.CloseSession) for message in told)
         story.ask()
         await story.answering()
+
+
+async def test_an_ear_that_cannot_be_closed_for_a_fault_of_ours_ends_nobody(caplog: pytest.LogCaptureFixture) -> None:
+    async with open_story(settle=False) as story:
+        server, broken = story.servers[0], False
+        usual = server.runtime.send
+
+        def send(message: rt.ToRuntime) -> None:
+            if not isinstance(message, fx.CloseSession):
+                usual(message)
+            elif broken:
+                raise KeyError(SECRET)
+            else:
+                raise rt.RuntimeBusy("full")
+
+        server.runtime.send = send  # type: ignore[method-assign]
+        story.client.post(c.Close())
+        await story.until(lambda: not server.supervisor.sessions)
+        broken = True
+        await story.wait(200)
+        assert server.up
+        server.supervisor._sessions_max = 1
+        assert server.supervisor.has_room, "its place is free again"
+        assert "was left open at its worker" in caplog.text
+        assert "swordfish" not in caplog.text
 
 
 async def crash(story: Story) -> None:
