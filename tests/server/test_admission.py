@@ -32,13 +32,23 @@ class House:
     opening: int = 0
     made: int = 0
     most: int = 0
+    _moved: trio.Event = attrs.field(factory=trio.Event)
 
     @property
     def has_room(self) -> bool:
         return not self.draining and len(self.sessions) + self.opening < self.sessions_max
 
     async def moved(self) -> None:
-        await trio.sleep(0.001)
+        """A test that polled instead woke a million times."""
+        await self._moved.wait()
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
+    def end(self, session: Any) -> None:
+        del self.sessions[session.session_id]
+        self._move()
 
     async def open(self, takes_s: float) -> Any:
         if not self.has_room:
@@ -52,6 +62,7 @@ class House:
             self.sessions[session.session_id] = session
         finally:
             self.opening -= 1
+            self._move()
         return session
 
 
@@ -93,7 +104,7 @@ async def test_slots_are_freed_exactly_once_whatever_is_cancelled(
             return
         served.append("served")
         await trio.sleep(lasts)
-        del house.sessions[session.session_id]
+        house.end(session)
 
     async with trio.open_nursery() as nursery:
         for one in clients:
@@ -102,7 +113,10 @@ async def test_slots_are_freed_exactly_once_whatever_is_cancelled(
     assert "refused without a hint" not in served
     assert house.most <= rooms
     assert admission.queue_length == 0
-    house.sessions.clear()  # those whose client was cancelled in the very instant at which they were there
+    for session in list(
+        house.sessions.values()
+    ):  # whose client was cancelled in the very instant at which they were there
+        house.end(session)
     assert admission.live("a") == admission.live("b") == 0
     for _ in range(rooms):  # every room can be had again
         await admission.open("a", lambda: house.open(0.01), silent)
