@@ -192,7 +192,8 @@ class HttpConnection:
 
     def upgraded(self) -> UpgradedStream:
         """The stream, as it was before the present request was read."""
-        return UpgradedStream(self._stream, self._raw)
+        behind = bytes(self._h11.trailing_data[0])
+        return UpgradedStream(self._stream, self._raw[: len(self._raw) - len(behind)], behind)
 
 
 def _check_length(headers: Mapping[bytes, bytes]) -> None:

@@ -1,7 +1,7 @@
 """What lies below a WebSocket once its HTTP upgrade was read: the stream, with what the WebSocket library leaves undone.
 
-The library writes each message by itself, and closes without a word when its peer breaks the protocol. Both are mended from
-below: messages go out here, several in one write, and whoever breaks the protocol is sent the Close frame with its code,
+The library writes each message by itself, closes without a word when its peer breaks the protocol, and loses what a peer sends
+before its handshake is answered. All are mended from below: what comes early waits, messages go out here, several in one write, and whoever breaks the protocol is sent the Close frame with its code,
 and given a moment to read it (closing at once would make the kernel throw it away together with what the peer still sends).
 """
 
@@ -32,13 +32,16 @@ def _still_open() -> CloseReason | None:
 
 
 class UpgradedStream(trio.abc.Stream):
-    """``read`` is what was read of the stream already; it is read again first."""
+    """``head``: the request to upgrade, as it was read of the stream; it is read again first. ``behind``: what was read with
+    it; this, and all that the peer sends, is read once the request was answered."""
 
-    def __init__(self, stream: trio.abc.Stream, read: bytes) -> None:
+    def __init__(self, stream: trio.abc.Stream, head: bytes, behind: bytes = b"") -> None:
         self.close_reason: Callable[[], CloseReason | None] = _still_open
         """Why the WebSocket above is closed, if it is."""
         self._stream = stream
-        self._read = read
+        self._head = head
+        self._behind = behind
+        self._answered = trio.Event()
         self._frames = FrameProtocol(client=False, extensions=[])
         """Makes frames of what is sent; it reads nothing."""
         self._close_code: int | None = None
@@ -58,11 +61,15 @@ class UpgradedStream(trio.abc.Stream):
 
     async def receive_some(self, max_bytes: int | None = None) -> bytes:
         """What was read already comes first."""
-        if not self._read:
-            return bytes(await self._stream.receive_some(max_bytes))
-        await trio.lowlevel.checkpoint()
-        given, self._read = self._read[:max_bytes], self._read[len(self._read[:max_bytes]) :]
-        return given
+        if self._head:
+            await trio.lowlevel.checkpoint()
+            given, self._head = self._head[:max_bytes], self._head[len(self._head[:max_bytes]) :]
+            return given
+        await self._answered.wait()
+        if self._behind:
+            given, self._behind = self._behind[:max_bytes], self._behind[len(self._behind[:max_bytes]) :]
+            return given
+        return bytes(await self._stream.receive_some(max_bytes))
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """What the library writes: its half of the handshake, control frames, what is said outside of any session."""
@@ -80,6 +87,7 @@ class UpgradedStream(trio.abc.Stream):
                 raise trio.ClosedResourceError
             if frames[0] == CLOSE:
                 self._close_code = int.from_bytes(frames[2:4], "big")
+            self._answered.set()
             await self._stream.send_all(frames)
         finally:
             self._writing.release()

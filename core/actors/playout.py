@@ -26,8 +26,8 @@ if TYPE_CHECKING:
 
 
 SILENT_LOOKS = 12
-"""A lane's silence is counted in looks, not in seconds: a process that was held up itself (stopped, or paused with its machine)
-passes one of them, and not all, before it has read what the lane said meanwhile."""
+"""A lane's silence is counted in looks, not in seconds: a process that was held up itself (stopped, or paused with its
+machine) passes one of them, and not all, before it has read what the lane said meanwhile."""
 
 
 @attrs.define

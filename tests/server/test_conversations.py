@@ -286,3 +286,15 @@ async def test_what_a_client_sends_is_in_no_log(caplog: Any) -> None:
         await client.until("error")
     assert "secret word" not in caplog.text
     assert json.dumps(client.seen).count("secret word") == 1
+
+
+@pytest.mark.parametrize("silent_s", [5.0, 30.0])
+async def test_for_how_long_a_model_may_be_silent_is_the_operators_choice(silent_s: float) -> None:
+    settings = ServerSettings(model="scripted", silent_s=silent_s)
+    async with open_test_server(settings, silent_at_unit=2, fault_epoch=1) as server, server.connect() as client:
+        await client.say()
+        await client.until("response.output_audio.delta")
+        began = trio.current_time()
+        done = (await client.until("response.done"))["response"]
+        assert done["status_details"]["error"]["code"] == "model_silent"
+        assert silent_s - 1 < trio.current_time() - began < silent_s + 2

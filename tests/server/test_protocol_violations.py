@@ -140,3 +140,24 @@ async def test_its_session_can_be_resumed_and_nothing_is_half_applied() -> None:
             assert (await again.receive())["type"] == "session.resumed"
             await again.send("session.update", session={"instructions": "still here"})
             assert (await again.until("session.updated"))["session"]["instructions"] == "still here"
+
+
+async def test_what_comes_before_the_handshake_is_answered_waits_for_the_answer() -> None:
+    """A client should not, but what it says is not lost for it, nor read from the middle of a frame: it is more than one
+    read takes."""
+    asked = 3_000
+    head = "\r\n".join([f"GET {PATHS['openai']} HTTP/1.1", "Host: localhost", *UPGRADE, "", ""]).encode()
+    cancels = b"".join(
+        frame(TEXT, b'{"type": "response.cancel", "event_id": "e%d"}' % number) for number in range(asked)
+    )
+    assert len(cancels) > 2 * 64 * 1024
+    async with open_test_server() as server:
+        stream = server.dial()
+        await stream.send_all(head + cancels)
+        got = b""
+        while got.count(b"response_cancel_not_active") < asked:
+            data = bytes(await stream.receive_some(65_536))
+            assert data, got[-100:]
+            got += data
+        assert [b'"e%d"' % number in got for number in (0, asked - 1)] == [True, True]
+        await stream.aclose()
