@@ -1,8 +1,9 @@
 """What lies below a WebSocket once its HTTP upgrade was read: the stream, with what the WebSocket library leaves undone.
 
-The library writes each message by itself, closes without a word when its peer breaks the protocol, and loses what a peer sends
-before its handshake is answered. All are mended from below: what comes early waits, messages go out here, several in one write, and whoever breaks the protocol is sent the Close frame with its code,
-and given a moment to read it (closing at once would make the kernel throw it away together with what the peer still sends).
+The library writes each message by itself, closes without a word when its peer breaks the protocol, and loses what a peer
+sends before its handshake is answered. All are mended from below: what comes early waits, messages go out here, several in
+one write, and whoever breaks the protocol is sent the Close frame with its code, and given a moment to read it (closing at
+once would make the kernel throw it away together with what the peer still sends).
 """
 
 from __future__ import annotations
