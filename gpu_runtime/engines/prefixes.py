@@ -11,6 +11,10 @@ KEEP_MIN_TOKENS = 8
 """A shorter common beginning is no reason to cut a lane that somebody may come back to."""
 
 
+SLID_MIN_TOKENS = 16
+"""So many in a row, farther on in a lane than where a prompt leaves it, are no coincidence: what lay between was dropped."""
+
+
 @attrs.define(eq=False)
 class Slot:
     """A lane and the ids that it holds."""
@@ -27,6 +31,8 @@ class Choice:
 
     slot: Slot
     keep: int
+    slid: bool = False
+    """The prompt is what the lane holds, without its oldest turns: its conversation's window slid."""
 
 
 class Prefixes:
@@ -37,14 +43,14 @@ class Prefixes:
         self._slots: list[Slot] = []
         self._clock = itertools.count(1)
 
-    def take(self, ids: Sequence[int]) -> Choice | None:
-        """The idle lane with the longest common beginning, else a new one, else the idle one that was used least recently.
-        One token of ``ids`` at least is left to feed. It is busy from here on. None: all are in use."""
+    def take(self, ids: Sequence[int], head_tokens: int = 0) -> Choice | None:
+        """The idle lane whose conversation this is: the longest common beginning, of equals the one that slid. Else a new
+        one, else the idle one that was used least recently. ``head_tokens``: what any conversation may begin with, which
+        tells nothing. One token of ``ids`` at least is left to feed. It is busy from here on. None: all are in use."""
         idle = [slot for slot in self._slots if not slot.busy]
-        best = max(idle, key=lambda slot: (common(slot.ids, ids), slot.used), default=None)
-        keep = min(common(best.ids, ids), len(ids) - 1) if best is not None else 0
-        if best is None or keep < KEEP_MIN_TOKENS:
-            keep = 0
+        best = max(idle, key=lambda slot: (common(slot.ids, ids), has_slid(slot.ids, ids), slot.used), default=None)
+        slid = best is not None and has_slid(best.ids, ids)
+        if best is None or not (slid or _continues(best.ids, ids, head_tokens)):
             if len(self._slots) < self._slots_max:
                 best = Slot(f"chat-{len(self._slots)}")
                 self._slots.append(best)
@@ -52,9 +58,9 @@ class Prefixes:
                 best = min(idle, key=lambda slot: slot.used)
             else:
                 return None
-        assert best is not None
+        keep = min(common(best.ids, ids), len(ids) - 1)
         best.busy, best.used = True, next(self._clock)
-        return Choice(best, keep)
+        return Choice(best, keep if keep >= KEEP_MIN_TOKENS else 0, slid)
 
     def give(self, slot: Slot, ids: Sequence[int]) -> None:
         """It is idle again, and holds ``ids``."""
@@ -69,3 +75,22 @@ def common(first: Sequence[int], second: Sequence[int]) -> int:
             break
         count += 1
     return count
+
+
+def _continues(held: Sequence[int], ids: Sequence[int], head_tokens: int) -> bool:
+    """Whether ``ids`` has more in common with what is held than what all begin with, or is held whole, or leaves next to
+    nothing."""
+    keep = common(held, ids)
+    if keep < KEEP_MIN_TOKENS:
+        return False
+    return keep >= head_tokens + KEEP_MIN_TOKENS or keep == len(ids) or len(held) - keep < KEEP_MIN_TOKENS
+
+
+def has_slid(held: Sequence[int], ids: Sequence[int]) -> bool:
+    """Whether ``ids`` leaves what is held, and goes on with what is held farther on."""
+    start = common(held, ids)
+    probe = list(ids[start : start + SLID_MIN_TOKENS])
+    if len(probe) < SLID_MIN_TOKENS:
+        return False
+    places = range(start + 1, len(held) - SLID_MIN_TOKENS + 1)
+    return any(held[place] == probe[0] and list(held[place : place + SLID_MIN_TOKENS]) == probe for place in places)

@@ -69,6 +69,7 @@ async def test_a_conversation_that_outgrows_its_window_stays_right(vllm_server: 
     """Each prompt goes on in the lane of the one before, until the oldest turns are dropped: then it begins anew."""
     window = {"basic_window_high_tokens": 220, "basic_window_low_tokens": 170, "context_previous_max_tokens": 0}
     config = cascade_session_config() | {"output_modalities": ["text"], "extra_body": window}
+    slid_before = figures(vllm_server)["duologue_lanes_slid_total"]
     async with client(vllm_server, config) as connected:
         stream = connected.events()
         for question in QUESTIONS:
@@ -76,8 +77,12 @@ async def test_a_conversation_that_outgrows_its_window_stays_right(vllm_server: 
             assert await status(stream) == "completed"
         session = connected.session_id
     replay = await replayed(vllm_server, session)
-    assert [record for record in replay.records if isinstance(record.event, e.WindowSlid)]
+    slides = [record for record in replay.records if isinstance(record.event, e.WindowSlid)]
+    assert slides
     assert len(check_answers(replay, judge)) == len(QUESTIONS)
+    assert (await eventually(vllm_server, "duologue_lanes_slid_total", slid_before + 1))[
+        "duologue_lanes_slid_total"
+    ] <= (slid_before + len(slides))
     shown = await eventually(vllm_server, "duologue_first_token_seconds_count", len(QUESTIONS))
     for name in (
         "unit_seconds_count",

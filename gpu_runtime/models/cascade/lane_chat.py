@@ -15,7 +15,6 @@ import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import Future, wait
 from contextlib import aclosing, suppress
-from itertools import dropwhile
 from typing import Any, TypeVar
 
 import attrs
@@ -23,13 +22,13 @@ import attrs
 from core.ports.described import kind
 from core.ports.runtime import ModelStatistics
 from gpu_runtime.engines.port import EngineLost, LaneEngine, LaneError, Said, Tokens, Unit, UnitEnd
-from gpu_runtime.engines.prefixes import Choice, Prefixes
+from gpu_runtime.engines.prefixes import Choice, Prefixes, common
 from gpu_runtime.engines.snapshot import LaneSnapshot
 from gpu_runtime.faults import tell_fault
 from gpu_runtime.models.cascade.chat_tokenizer import ChatTokenizer
 from gpu_runtime.models.cascade.meter import durations
 from gpu_runtime.models.cascade.parts import Cancel, Cancelled, ChatMessage, OnText, PartFailed, Usage
-from gpu_runtime.models.cascade.prompt import newest
+from gpu_runtime.models.cascade.prompt import head_of, newest
 from gpu_runtime.scheduler.server import UnitServer, WarmUp
 from gpu_runtime.scheduler.units import SchedulerOptions, UnitScheduler
 
@@ -87,6 +86,8 @@ class LaneChat:
         self._prefixes = Prefixes(parallel * LANES_PER_ANSWER)
         self._server = UnitServer(lanes, UnitScheduler(scheduler_options(parallel, lanes.limits.kv_tokens)))
         self._decoding: set[asyncio.Task[Usage]] = set()
+        self._slid = 0
+        """Conversations whose oldest turns were dropped, however often."""
         self._figures = ModelStatistics()
         self._watching = loop.start(self._watch())
 
@@ -107,7 +108,8 @@ class LaneChat:
         pieces: _Pieces = queue.Queue(limit + UNIT_TOKENS + 1)
         stop = Cancel()
         forget = cancel.waking(stop.cancel)
-        answering = self._loop.start(self._answer(ids, limit, pieces, stop))
+        head_tokens = common(ids, self._tokenizer.ids(head_of(messages)))
+        answering = self._loop.start(self._answer(ids, head_tokens, limit, pieces, stop))
         try:
             return self._read(pieces, on_text, cancel)
         finally:
@@ -122,6 +124,10 @@ class LaneChat:
     def statistics(self) -> ModelStatistics:
         """See LanguageModel: as of half a second ago."""
         return self._figures
+
+    def figures(self) -> ModelStatistics:
+        """Now; called inside the loop."""
+        return model_statistics(self._server.snapshot(), self._slid)
 
     def close(self) -> None:
         """See LanguageModel."""
@@ -139,8 +145,8 @@ class LaneChat:
         most = self.context_tokens - self.context_tokens // ANSWER_SHARE - 1
         if len(ids) <= most:
             return ids
-        turns = list(dropwhile(lambda message: message.role == "system", messages))
-        head = messages[: len(messages) - len(turns)]
+        head = head_of(messages)
+        turns = messages[len(head) :]
         fixed = sum(map(self._tokenizer.tokens, head)) + self._tokenizer.around
         kept = newest(turns, max(most - fixed, most // 4), self._tokenizer.tokens)
         return ids if len(kept) == len(turns) else self._tokenizer.ids([*head, *kept])
@@ -165,10 +171,10 @@ class LaneChat:
 
     # --- in the engine's loop ---------------------------------------------------------------------------------------
 
-    async def _answer(self, ids: list[int], max_tokens: int, pieces: _Pieces, stop: Cancel) -> None:
+    async def _answer(self, ids: list[int], head_tokens: int, max_tokens: int, pieces: _Pieces, stop: Cancel) -> None:
         """Whatever happens, and whenever it is stopped, the queue gets an _End. It holds an answer whole: nothing waits."""
         loop = asyncio.get_running_loop()
-        decoding = loop.create_task(self._decode(ids, max_tokens, pieces))
+        decoding = loop.create_task(self._decode(ids, head_tokens, max_tokens, pieces))
         self._decoding.add(decoding)
 
         def end() -> None:
@@ -182,10 +188,11 @@ class LaneChat:
             self._decoding.discard(decoding)
             pieces.put_nowait(_end_of(decoding))
 
-    async def _decode(self, ids: list[int], max_tokens: int, pieces: _Pieces) -> Usage:
-        choice = self._prefixes.take(ids)
+    async def _decode(self, ids: list[int], head_tokens: int, max_tokens: int, pieces: _Pieces) -> Usage:
+        choice = self._prefixes.take(ids, head_tokens)
         if choice is None:
             raise LaneError("lane_busy", "all lanes are in use")
+        self._slid += choice.slid
         lane = choice.slot.lane
         content = list(ids)
         try:
@@ -247,7 +254,7 @@ class LaneChat:
 
     async def _refresh(self) -> None:
         while True:
-            self._figures = model_statistics(self._server.snapshot())
+            self._figures = self.figures()
             await asyncio.sleep(FIGURES_EVERY_S)
 
 
@@ -323,8 +330,9 @@ class LoopThread:
         await self._over
 
 
-def model_statistics(snapshot: LaneSnapshot) -> ModelStatistics:
-    """As the port has them."""
+def model_statistics(snapshot: LaneSnapshot, prompts_slid: int = 0) -> ModelStatistics:
+    """As the port has them. ``prompts_slid``: slides that the lanes know nothing of, since the prompt came without its oldest
+    turns."""
     engine, units = snapshot.engine, snapshot.units
     assert units is not None, "there is a scheduler before the lanes"
     return ModelStatistics(
@@ -337,7 +345,7 @@ def model_statistics(snapshot: LaneSnapshot) -> ModelStatistics:
         units_done=units.units_done,
         deadline_misses=units.deadline_misses,
         refused=units.refused,
-        lanes_slid=engine.slid,
+        lanes_slid=engine.slid + prompts_slid,
         tokens_in=engine.tokens_in,
         tokens_out=engine.tokens_out,
         prefix_tokens_asked=engine.prefix_tokens_asked,

@@ -84,6 +84,13 @@ class PromptBuilder:
         return newest(turns, max(self._budget - used, self._budget // 4), tokens_of)
 
 
+def head_of(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
+    """What a prompt begins with before its conversation does: what is said to the model, and examples."""
+    systems = next((n for n, message in enumerate(messages) if message.role != "system"), len(messages))
+    with_examples = systems + len(EXAMPLES)
+    return messages[: with_examples if tuple(messages[systems:with_examples]) == EXAMPLES else systems]
+
+
 def newest(turns: Sequence[ChatMessage], room: int, cost: Callable[[ChatMessage], int]) -> list[ChatMessage]:
     """Those that fit into ``room``, the last in any case. The same turns and more of them begin at the same place, until the
     room is full again: then half of it is emptied at once."""

@@ -15,7 +15,7 @@ from core.ports.runtime import ModelStatistics
 from gpu_runtime.engines.port import EngineLimits, EngineLost
 from gpu_runtime.engines.streamed import StreamedLanes
 from gpu_runtime.models.cascade.chat_tokenizer import ChatTokenizer
-from gpu_runtime.models.cascade.lane_chat import LANES_PER_ANSWER, UNIT_TOKENS, LaneChat, LoopThread, model_statistics
+from gpu_runtime.models.cascade.lane_chat import LANES_PER_ANSWER, UNIT_TOKENS, LaneChat, LoopThread
 from gpu_runtime.models.cascade.parts import Cancel, Cancelled, ChatMessage, PartFailed, Usage
 from gpu_runtime.models.cascade.prompt import PromptBuilder
 from gpu_runtime.scheduler.units import Admission
@@ -260,6 +260,28 @@ def test_a_conversation_that_goes_on_and_on_slides_and_stays_right() -> None:
         assert 5 <= len(slid) <= 20, "rarely, and many turns at a time"
         assert all(kept[turn] >= lengths[turn - 1] for turn in range(1, 60) if turn not in slid)
         assert here.loop.run(figures(here)).lanes_open == 1
+        assert here.loop.run(figures(here)).lanes_slid == len(slid)
+
+
+def test_conversations_side_by_side_slide_in_their_own_lanes() -> None:
+    """All begin with the same words, so that at a slide nothing but what was dropped tells whose is whose. A question that is
+    cut, asked again or put to somebody new is no slide."""
+    with room(parallel=1) as here:
+        talks: list[list[ChatMessage]] = [[SYSTEM], [SYSTEM], [SYSTEM]]
+        shortened, lengths = 0, [0, 0, 0]
+        for turn in range(30):
+            for number, talk in enumerate(talks):
+                talk.append(user(number, *range(turn, turn + 9)))
+                before, lengths[number] = lengths[number], len(here.chat._prompt(talk))
+                shortened += lengths[number] < before
+                answer = here.ask(list(talk), 24)
+                assert answer == here.right(list(talk), 24)
+                here.ask(list(talk), 12)
+                talk.append(assistant(answer[: 24 - turn % 3]))
+        here.ask([SYSTEM, user(900, 901, 902)], 12)
+        assert shortened > 10
+        assert here.loop.run(figures(here)).lanes_slid == shortened
+        assert here.loop.run(figures(here)).lanes_open == 4
 
 
 def test_a_turn_that_no_lane_can_hold_is_refused_however_short_the_rest_is() -> None:
@@ -367,7 +389,7 @@ def test_an_idle_engine_that_dies_is_noticed_too(monkeypatch: pytest.MonkeyPatch
 
 
 async def figures(here: Room) -> ModelStatistics:
-    return model_statistics(here.chat._server.snapshot())
+    return here.chat.figures()
 
 
 async def kill(here: Room) -> None:

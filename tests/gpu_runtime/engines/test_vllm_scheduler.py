@@ -330,3 +330,30 @@ def test_several_long_prompts_and_nobody_who_speaks_have_all_of_the_steps(stage:
         stage.push([number, *LONG], 1, name=f"long{number}")
     stage.step()
     assert stage.scheduled == [{"long0": 961, "long1": 961}]
+
+
+@pytest.mark.parametrize("fresh", [False, True], ids=["in its own request", "by a new request"])
+def test_the_first_token_after_a_cut_comes_with_the_first_step_that_is_scheduled_after_it(
+    stage: Stage, fresh: bool
+) -> None:
+    """No order of cut and new chunk can be quicker: what is scheduled already runs, where vLLM is a step ahead."""
+    stage.push(list(range(50)), 200)
+    while len(stage.lane.output_token_ids) < 5:
+        stage.step()
+    before = len(stage.scheduled)
+    on_their_way = len(stage._running)
+    if fresh:
+        stage.push([*range(54), 7, 8], 4, name="next")
+        stage.cut(1)
+    else:
+        stage.cut(1)
+        stage.push([7, 8], 4, keep_tokens=54)
+    name = "next" if fresh else "lane"
+    answered = next(
+        count
+        for count in range(1, 6)
+        if any(output.request_id == name and output.new_token_ids for output in stage.step())
+    )
+    assert stage.scheduled[before].get(name, 0) >= 2, "in the very next step"
+    assert answered == 1 + on_their_way
+    assert on_their_way == (1 if stage.ahead else 0)
