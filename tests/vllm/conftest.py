@@ -1,7 +1,7 @@
 """A real server whose cascade thinks on real vLLM, in processes of their own; SmolLM2's weights; and a second opinion.
 
-One server for all of these tests, since its model takes long to start. Its vLLM can be made to run out of memory, or to lose
-its GPU (``trouble``): a plugin of vLLM's, which its own processes load.
+One server for all of these tests, since its model takes long to start. A plugin, which vLLM's own processes load, can make it
+run out of memory, or lose its GPU (``trouble``); its logits for a prompt with the word POISON are no numbers.
 """
 
 from __future__ import annotations
@@ -26,12 +26,23 @@ if importlib.util.find_spec("vllm") is None:  # an environment of its own: make 
 START_TIMEOUT_S = 600.0
 ROOT = Path(__file__).parents[2]
 
+POISON, POISON_TOKEN = " plutonium", 41_115
+"""A word that SmolLM2 knows as one token, and what its embedding is here: no number."""
+
 TROUBLE = """
 from pathlib import Path
 
 def register():
     import torch
+    from vllm.model_executor.models.llama import LlamaModel
     from vllm.v1.worker.gpu_model_runner import GPUModelRunner
+
+    embed = LlamaModel.embed_input_ids
+
+    def embed_input_ids(self, input_ids):
+        return embed(self, input_ids).masked_fill((input_ids == {poison}).unsqueeze(-1), torch.nan)
+
+    LlamaModel.embed_input_ids = embed_input_ids
 
     compute = GPUModelRunner.execute_model
 
@@ -167,7 +178,7 @@ def install_trouble(folder: Path, flag: Path) -> None:
     """A distribution that vLLM's processes load when ``folder`` is on their path."""
     info = folder / "trouble-1.dist-info"
     info.mkdir(parents=True)
-    (folder / "trouble.py").write_text(TROUBLE.format(flag=str(flag)))
+    (folder / "trouble.py").write_text(TROUBLE.format(flag=str(flag), poison=POISON_TOKEN))
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trouble\nVersion: 1\n")
     (info / "entry_points.txt").write_text("[vllm.general_plugins]\ntrouble = trouble:register\n")
 

@@ -11,7 +11,7 @@ from core.session import events as e
 from core.session.history import history
 from core.session.ledger import heard_chars
 from tests.speech.hearing import question
-from tests.vllm.conftest import Judge, VllmServer
+from tests.vllm.conftest import POISON, Judge, VllmServer
 from tests.vllm.talks import LONG, PARIS, RESTART_S, Microphone, check_answers, client, figures, replayed, status, until
 
 pytestmark = [pytest.mark.vllm, pytest.mark.realtime, pytest.mark.limit(wall_s=1_500)]
@@ -120,7 +120,27 @@ async def test_a_second_conversation_finds_the_beginning_of_its_prompt_in_the_ca
     assert after["duologue_lanes_open"] >= 2
 
 
-@pytest.mark.soak
+async def test_logits_that_are_no_numbers_fail_one_answer_and_the_other_session_talks_on(
+    vllm_server: VllmServer, judge: Judge
+) -> None:
+    worker = vllm_server.tree()[0]
+    async with client(vllm_server) as steady, client(vllm_server) as ill:
+        stream, failing = steady.events(), ill.events()
+        await steady.send_text(LONG)
+        await until(stream, names.AUDIO_DELTA)
+        await ill.send_text(f"What is{POISON}?")
+        done = (await until(failing, names.RESPONSE_DONE)).payload["response"]
+        assert (done["status"], done["status_details"]["reason"]) == ("failed", "model_error")
+        assert await status(stream) == "completed"
+        await steady.send_text(PARIS)
+        assert await status(stream) == "completed"
+        session = steady.session_id
+    assert vllm_server.tree()[0] == worker
+    replay = await replayed(vllm_server, session)
+    assert "Paris" in check_answers(replay, judge)[-1]
+    assert not [record for record in replay.records if isinstance(record.event, e.RuntimeChanged)][1:]
+
+
 async def test_a_turn_that_the_model_cannot_hold_ends_its_own_session_only(
     vllm_server: VllmServer, judge: Judge
 ) -> None:
