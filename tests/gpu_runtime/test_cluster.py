@@ -22,6 +22,7 @@ from tests.gpu_runtime.stories import Caller, flood
 pytestmark = [pytest.mark.ray, pytest.mark.realtime]
 
 QUICK = {"unit_ms": 40, "rtf": 0.25, "first_audio_ms": 5, "answer_units": 6}
+BOUNDS = WorkerOptions()
 PATIENCE_S = 90.0
 """A process of Ray's takes seconds to start, on a busy machine many."""
 
@@ -155,7 +156,7 @@ async def test_a_flood_is_refused_and_costs_nobody_else(cluster: RayNodes) -> No
         os.kill(pid, signal.SIGSTOP)
         try:
             flood(flooder, bytes(100_000))
-            assert runtime.statistics().queue_bytes <= 10 * 1024 * 1024
+            assert runtime.statistics().queue_bytes <= BOUNDS.session_bytes_max + BOUNDS.reserve_bytes
             with pytest.raises(RuntimeBusy):
                 runtime.send(Feed("flooder", 1, 0, 20, bytes(100_000)))
             runtime.send(CloseSession("flooder"))  # steering has a reserve
