@@ -26,6 +26,7 @@ class Answer:
     state: ResponseState
     number: int
     first_audio_ms: int
+    """Of one without sound: its end."""
     done_ms: int | None = None
     cut_ms: int | None = None
     """When the player fell silent."""
@@ -55,7 +56,9 @@ class TalkRecord:
 
     def latency_ms(self, answer: Answer) -> int | None:
         """End of the user's speech -> the answer's first audio at the client, in real ms; None if it answers nothing
-        that was spoken."""
+        that was spoken, or has no sound."""
+        if not answer.state.received_samples:
+            return None
         ends = [
             end_ms
             for utterance in self.microphone.utterances

@@ -288,11 +288,15 @@ class Talk:
         if state is None:
             return
         if self.record.answer(response_id) is None:
-            answer = Answer(state, len(self.record.answers) + 1, now_ms)
-            self.record.answers.append(answer)
+            answer = self._answer_begins(state, now_ms)
             latency = self.record.latency_ms(answer)
             self._narrator.line(f"-- answer {answer.number} begins" + (f" after {latency} ms" if latency else ""))
         self._player.feed(response_id, self._at_our_rate(state, event.audio), self._now_ns())
+
+    def _answer_begins(self, state: ResponseState, now_ms: int) -> Answer:
+        answer = Answer(state, len(self.record.answers) + 1, now_ms)
+        self.record.answers.append(answer)
+        return answer
 
     def _at_our_rate(self, state: ResponseState, pcm: bytes) -> bytes:
         if state.rate == RATE:
@@ -303,7 +307,11 @@ class Talk:
         return bytes(np.clip(np.rint(samples), -32_768, 32_767).astype("<i2").tobytes())
 
     async def _answer_ended(self, response_id: str, now_ms: int) -> None:
-        answer = self.record.answer(response_id)
+        answer, state = self.record.answer(response_id), self._client.response_state(response_id)
+        if answer is None and state is not None and state.status == names.STATUS_COMPLETED and state.transcript:
+            answer = self._answer_begins(state, now_ms)
+            self._player.feed(response_id, b"", self._now_ns())
+            self._narrator.line(f"-- answer {answer.number} has no sound")
         if answer is None:
             return
         answer.done_ms = now_ms

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from adapters.command_line.talk_session import Talk, TalkPlan
@@ -27,3 +29,17 @@ async def test_the_summary_says_what_history_says(after_s: float | None) -> None
             assert kept.state.history_ms == answer["played_ms"]
         assert answers[0]["was_cut"] == (after_s is not None)
         assert answers[-1]["heard_text"] == answers[-1]["transcript"] != ""
+
+
+async def test_an_answer_without_sound_is_an_answer(tmp_path: Path) -> None:
+    plan = TalkPlan(question=("question.wav", tone(500) + silence(300)), interrupt=None, after_s=0.0)
+    lines = Lines()
+    async with open_test_server() as server, client_on(Line(server)) as client:
+        await client.update_session({"output_modalities": ["text"]})
+        talk = Talk(client, plan, lines, prebuffer_ms=100)
+        await talk.run()
+        (answer,) = talk.record.summary()["answers"]
+        assert (answer["played_ms"], answer["latency_ms"], answer["was_cut"]) == (0, None, False)
+        assert "turn 1" in answer["transcript"]
+        assert "-- answer 1 has no sound" in lines.lines
+        assert tmp_path / "answer_1.wav" in talk.record.save(tmp_path)
