@@ -154,18 +154,12 @@ class TrioTransport:
             self._parts, self._size = [], 0
 
 
-async def _open_tls(host: str, port: int) -> trio.SSLStream[trio.SocketStream]:
-    """A stream after its TLS handshake. Raises OSError, TransportMismatch."""
-    stream = await trio.open_ssl_over_tcp_stream(host, port, https_compatible=True)
+async def _greet_tls(stream: trio.SSLStream[trio.SocketStream]) -> None:
+    """The TLS handshake. Raises TransportMismatch, TransportClosed."""
     try:
         await stream.do_handshake()
-    except BaseException as error:
-        with trio.CancelScope(shield=True):
-            await trio.aclose_forcefully(stream)
-        if isinstance(error, trio.BrokenResourceError):
-            raise tls_failure(error.__cause__) from None
-        raise
-    return stream
+    except trio.BrokenResourceError as error:
+        raise tls_failure(error.__cause__) from None
 
 
 async def connect(url: str, headers: Mapping[str, str]) -> Transport:
@@ -175,12 +169,14 @@ async def connect(url: str, headers: Mapping[str, str]) -> Transport:
     port = parts.port or (443 if secure else 80)
     stream: trio.abc.Stream
     if secure:
-        stream = await _open_tls(host, port)
+        stream = await trio.open_ssl_over_tcp_stream(host, port, https_compatible=True)
     else:
         stream = await trio.open_tcp_stream(host, port)
     transport = TrioTransport(stream, WSConnection(ConnectionType.CLIENT))
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     try:
+        if isinstance(stream, trio.SSLStream):
+            await _greet_tls(stream)
         await transport.open(parts.netloc.rpartition("@")[2], target, headers)
     except BaseException:
         with trio.CancelScope(shield=True):

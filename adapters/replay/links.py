@@ -11,14 +11,15 @@ import attrs
 from core.ports.store import Row, StoredBatch
 from core.session import events as e
 from core.session.digest import (
+    CHAIN_BEGIN_BYTES,
     CHAIN_RULE,
     CHAIN_START,
     DIGEST_BYTES,
     NOTHING_CAUSED,
     caused_digest,
-    chain_link,
     chain_link_begin,
     first_chain_link,
+    whole_chain_link,
 )
 
 EFFECTS_ONLY, WHOLE = 1, CHAIN_RULE
@@ -55,16 +56,15 @@ class Links:
         return None if batch.chain.startswith(begin) else "its records are not those that were written"
 
     def check_caused(self, batch: StoredBatch, caused: bytes) -> str | None:
-        """What is wrong with what the batch caused, in words; ``caused``: effects and wire events, encoded. The next batch is
-        expected from here on."""
+        """What is wrong with what the batch caused, in words; ``caused``: effects and wire events, encoded. The beginning of
+        its link is what ``check_records`` has looked at. The next batch is expected from here on."""
         rule, previous = self._rule_of(batch), self.last
         self.batches[rule] += 1
         self.last = batch.chain
         if rule == EFFECTS_ONLY:
             expected = previous if _is_the_stores(batch) else first_chain_link(previous, caused)
         else:
-            lines = map(Row.line, batch.rows)
-            expected = chain_link(previous, batch.batch_id, batch.term, lines, caused_of(batch, caused))
+            expected = whole_chain_link(batch.chain[:CHAIN_BEGIN_BYTES], caused_of(batch, caused))
         return None if batch.chain == expected else "effects or wire events differ from the recorded ones"
 
     def _rule_of(self, batch: StoredBatch) -> int:

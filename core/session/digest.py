@@ -19,6 +19,9 @@ DIGEST_BYTES = 16
 CHAIN_START = bytes(DIGEST_BYTES)
 CHAIN_RULE = 2
 
+CHAIN_BEGIN_BYTES = 1 + DIGEST_BYTES
+"""So much of a link by rule 2 is its ``chain_link_begin``."""
+
 NOTHING_CAUSED = bytes(DIGEST_BYTES)
 """In the place of ``caused_digest`` in a batch that the store writes by itself."""
 
@@ -36,8 +39,7 @@ def caused_digest(caused: bytes) -> bytes:
 def chain_link(previous: bytes, batch_id: str, term: int, records: Iterable[str], caused: bytes) -> bytes:
     """The next link by rule 2. ``previous``: the link before; ``records`` as they are stored (core.ports.store.Row.line);
     ``caused``: a ``caused_digest``."""
-    begin = chain_link_begin(previous, batch_id, term, records)
-    return begin + blake2b(begin + caused, digest_size=DIGEST_BYTES).digest()
+    return whole_chain_link(chain_link_begin(previous, batch_id, term, records), caused)
 
 
 def chain_link_begin(previous: bytes, batch_id: str, term: int, records: Iterable[str]) -> bytes:
@@ -45,6 +47,11 @@ def chain_link_begin(previous: bytes, batch_id: str, term: int, records: Iterabl
     to the same bytes here."""
     told = f"{previous.hex()} {term} {len(batch_id)} {batch_id}{''.join(records)}"
     return bytes((CHAIN_RULE,)) + blake2b(told.encode(), digest_size=DIGEST_BYTES).digest()
+
+
+def whole_chain_link(begin: bytes, caused: bytes) -> bytes:
+    """A link by rule 2. ``begin``: its ``chain_link_begin``; ``caused``: a ``caused_digest``."""
+    return begin + blake2b(begin + caused, digest_size=DIGEST_BYTES).digest()
 
 
 def first_chain_link(previous: bytes, caused: bytes) -> bytes:

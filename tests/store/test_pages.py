@@ -18,14 +18,20 @@ from store.sql.sql_store import open_sql_store
 from tests.store.backends import empty_database, in_real_time, names, new_session
 
 
+async def three_pages(url: str) -> tuple[int, tuple[Record, ...]]:
+    """A log's last position, and its records behind the first two."""
+    async with open_sql_store(url) as store:
+        owner = await new_session(store)
+        batch = await owner.append(*[InputTranscript("item", "words")] * (2 * pages.PAGE_RECORDS + 1))
+    return owner.position, tuple(batch.records)
+
+
 @pytest.mark.parametrize("backend", [name for name in names() if name != "memory"])
 @in_real_time
 async def test_no_transaction_stands_open_while_a_page_is_folded(backend: str, tmp_path: Path) -> None:
     """A fold may take its time; PostgreSQL ends a transaction that stands still, and its connection with it."""
     url = empty_database(backend, tmp_path)
-    async with open_sql_store(url) as store:
-        owner = await new_session(store)
-        batch = await owner.append(*[InputTranscript("item", "words")] * (2 * pages.PAGE_RECORDS + 1))
+    last, written = await three_pages(url)
     taken: list[Record] = []
 
     def scan() -> None:
@@ -36,11 +42,11 @@ async def test_no_transaction_stands_open_while_a_page_is_folded(backend: str, t
                 assert not connection.in_transaction()
                 taken.extend(records)
 
-            pages.scan(connection, "sess_1", 2, owner.position, take)
+            pages.scan(connection, "sess_1", 2, last, take)
         made.dispose()
 
     await trio.to_thread.run_sync(scan)
-    assert tuple(taken) == batch.records
+    assert tuple(taken) == written
 
 
 @pytest.mark.parametrize("backend", [name for name in names() if name != "memory"])
@@ -48,16 +54,14 @@ async def test_no_transaction_stands_open_while_a_page_is_folded(backend: str, t
 async def test_a_scan_asks_once_for_each_page_and_once_for_their_sizes(backend: str, tmp_path: Path) -> None:
     """Each question is a trip to the database, and while it lasts the resume waits."""
     url = empty_database(backend, tmp_path)
-    async with open_sql_store(url) as store:
-        owner = await new_session(store)
-        await owner.append(*[InputTranscript("item", "words")] * (2 * pages.PAGE_RECORDS + 1))
+    last, _written = await three_pages(url)
     asked: list[str] = []
 
     def scan() -> None:
         made = make_engines(url, "normal")
         with made.read.connect() as connection:
             event.listen(made.read, "before_cursor_execute", lambda *found: asked.append(found[2]))
-            pages.scan(connection, "sess_1", 2, owner.position, lambda records: None)
+            pages.scan(connection, "sess_1", 2, last, lambda records: None)
             if backend == "postgresql":
                 connection.exec_driver_sql("SELECT 1")
                 status = connection.connection.driver_connection.info.transaction_status  # type: ignore[union-attr]
