@@ -1,7 +1,7 @@
 """What holds for every test: time limits, Hypothesis profiles, and an honest account of what was not run.
 
 * An ``async def`` test runs in trio under a mock clock that jumps to the next deadline, so waiting costs nothing
-  (``realtime`` tests: the real clock).
+  (tests/virtual_time.py; ``realtime`` tests: the real clock).
 * Each run of trio inside a test may take ``VIRTUAL_LIMIT_S`` of its own clock; a deadlock therefore fails at once under
   a mock clock. Each test has a limit of wall time, given by its markers.
   ``@pytest.mark.limit(wall_s=.., virtual_s=..)`` changes both. When all is told the process has ``EXIT_LIMIT_S`` to end.
@@ -30,7 +30,7 @@ import pytest
 import trio
 import trio.testing
 
-from tests import needs
+from tests import needs, virtual_time
 
 IN_CI = os.environ.get("CI", "").lower() in ("1", "true")
 VIRTUAL_LIMIT_S = 3_600.0
@@ -169,8 +169,8 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     def in_trio(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
         @wraps(test)
         def run_test(**arguments: Any) -> None:
-            clock = None if real_clock else trio.testing.MockClock(autojump_threshold=0)
-            trio.run(partial(test, **arguments), clock=clock, strict_exception_groups=True)
+            run = trio.run if real_clock else virtual_time.run
+            run(partial(test, **arguments))
 
         # pytest follows __wrapped__ to decide what is a coroutine function
         del run_test.__wrapped__  # type: ignore[attr-defined]

@@ -9,6 +9,7 @@ from core.ports.keeping import Keeper
 from core.ports.store import Body, StoredBatch
 from core.session import events as e
 from core.session.digest import body_digest
+from tests import virtual_time
 from tests.client.fake_server import silence, tone
 from tests.client.talking import Line, client_on, hear_all, hear_and_cut
 from tests.server.servers import open_test_server
@@ -44,7 +45,7 @@ async def _converse() -> tuple[list[StoredBatch], list[Body]]:
 
 def record() -> tuple[list[StoredBatch], list[Body]]:
     """The log and its bodies; the same each time but for ids, times and tokens."""
-    return trio.run(_converse, clock=trio.testing.MockClock(autojump_threshold=0))
+    return virtual_time.run(_converse)
 
 
 async def put(store: Keeper, recording: tuple[list[StoredBatch], list[Body]]) -> str:

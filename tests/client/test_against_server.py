@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from adapters.client.errors import DuplexProtocolError, HandshakeRefused, SessionReplaced
 from adapters.wire.schema import names
+from tests import virtual_time
 from tests.client.fake_server import silence, tone
 from tests.client.talking import Line, client_on, hear_all, hear_and_cut, history_of
 from tests.server.servers import open_test_server
@@ -142,7 +143,7 @@ def test_an_answer_that_is_cut_while_the_line_breaks(cut_ms: int, drops_ms: list
                 assert statistics.lost_events == statistics.stale_audio_deltas == 0
                 assert len(audio) <= 48 * 60 * 200
 
-    trio.run(talk, clock=trio.testing.MockClock(autojump_threshold=0))
+    virtual_time.run(talk)
 
 
 @FEW
@@ -175,6 +176,6 @@ def test_a_talk_with_drops_is_the_talk_without(drops_ms: list[int], chunk_ms: in
                 assert other.session_id != client.session_id
         return audio, status, text, client.input_ms
 
-    without = trio.run(talk, [], clock=trio.testing.MockClock(autojump_threshold=0))
-    withal = trio.run(talk, drops_ms, clock=trio.testing.MockClock(autojump_threshold=0))
+    without = virtual_time.run(talk, [])
+    withal = virtual_time.run(talk, drops_ms)
     assert withal == without

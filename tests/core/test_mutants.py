@@ -7,11 +7,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-import trio
-import trio.testing
 
 import core.actors.supervisor
 import store.planning
+from tests import virtual_time
 from tests.core.hunts import HUNTS
 from tests.core.mutants import MUTANTS
 from tests.core.mutating import Mutant, switch_on
@@ -31,7 +30,7 @@ caught fails. The promises are those of [guarantees](guarantees.md).
 def run(hunt: str) -> BaseException | None:
     """Play a hunt in virtual time; what it ended with."""
     try:
-        trio.run(HUNTS[hunt], clock=trio.testing.MockClock(autojump_threshold=0))
+        virtual_time.run(HUNTS[hunt])
     except (AssertionError, BaseExceptionGroup) as error:
         return error
     return None

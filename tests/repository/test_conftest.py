@@ -26,7 +26,7 @@ def suite(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.
     monkeypatch.delenv("CI", raising=False)
     monkeypatch.delenv("HYPOTHESIS_PROFILE", raising=False)
     tests = pytester.mkdir("tests")
-    for name in ("conftest.py", "needs.py"):
+    for name in ("conftest.py", "needs.py", "virtual_time.py"):
         (tests / name).write_text((ROOT / "tests" / name).read_text())
     (pytester.path / "pytest.ini").write_text(SETTINGS)
     return pytester
@@ -41,6 +41,18 @@ def test_an_async_test_runs_in_virtual_time(suite: pytest.Pytester) -> None:
     result = run(suite, "async def test_an_hour():\n    await trio.sleep(3000)\n    assert trio.current_time() > 0\n")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*what was not run*", "Nothing: all of the tests asked for were run."])
+
+
+def test_the_virtual_clock_stands_while_a_thread_works(suite: pytest.Pytester) -> None:
+    source = (
+        "async def test_it():\n"
+        "    with trio.move_on_after(1) as scope:\n"
+        "        await trio.to_thread.run_sync(time.sleep, 0.2)\n"
+        "    assert not scope.cancelled_caught and trio.current_time() == 0\n"
+        "    await trio.sleep(1)\n"
+        "    assert trio.current_time() == 1\n"
+    )
+    run(suite, source).assert_outcomes(passed=1)
 
 
 def test_an_async_test_that_asserts_wrongly_fails(suite: pytest.Pytester) -> None:

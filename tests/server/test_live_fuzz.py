@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
 from adapters.wire.dialects import DUPLEX, MINICPMO, OPENAI
+from tests import virtual_time
 from tests.server.servers import Server, open_test_server
 from tests.server.test_minicpmo import PATH as DEMO
 from tests.server.test_minicpmo import chunk
@@ -76,7 +77,7 @@ def test_a_neighbour_is_served_whatever_is_sent_beside_it(path: str, caplog: pyt
     @given(messages=st.lists(WILD[path], max_size=12), pause_ms=st.sampled_from([0, 0, 50, 1_500]))
     def hunt(messages: list[str | bytes], pause_ms: int) -> None:
         caplog.clear()
-        trio.run(conversation, path, messages, pause_ms, clock=trio.testing.MockClock(autojump_threshold=0))
+        virtual_time.run(conversation, path, messages, pause_ms)
         assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
     hunt()

@@ -16,6 +16,7 @@ import trio.testing
 
 from adapters.archive.writing import lines_of
 from core.ports.store import StoredBatch
+from tests import virtual_time
 from tests.archive.recordings import record
 from tests.server.servers import PNG, Client, Server, open_test_server
 from tests.specs.test_golden import GOLDEN, facts_of, replay
@@ -59,7 +60,7 @@ async def _parts() -> Sequence[StoredBatch]:
 
 def parts() -> Sequence[StoredBatch]:
     """See ``_parts``."""
-    return trio.run(_parts, clock=trio.testing.MockClock(autojump_threshold=0))
+    return virtual_time.run(_parts)
 
 
 async def _read_again() -> Sequence[StoredBatch]:
@@ -83,7 +84,7 @@ async def _read_again() -> Sequence[StoredBatch]:
 
 def read_again() -> Sequence[StoredBatch]:
     """See ``_read_again``."""
-    return trio.run(_read_again, clock=trio.testing.MockClock(autojump_threshold=0))
+    return virtual_time.run(_read_again)
 
 
 LOGS: dict[str, Callable[[], Sequence[StoredBatch]]] = {

@@ -40,6 +40,7 @@ from store.sql import reading
 from store.sql.engines import Engines, make_engines
 from store.sql.sql_store import open_sql_store
 from store.sql.writer import GroupLimits
+from tests.virtual_time import clock_held
 
 T = TypeVar("T")
 
@@ -56,7 +57,6 @@ class SqliteDatabase:
     """Without a meaning here: on SQLite, servers find out by themselves."""
     _engines: Engines = attrs.field(init=False)
     _turn: trio.Lock = attrs.field(factory=trio.Lock)
-    _working: int = 0
 
     def __attrs_post_init__(self) -> None:
         self._engines = make_engines(self.url, "normal")
@@ -86,19 +86,10 @@ class SqliteDatabase:
     @asynccontextmanager
     async def still(self) -> AsyncIterator[None]:
         """Everything else waits within the block, and so does the clock."""
-        self._hold(1)
-        try:
+        with clock_held():
             async with self._turn:
                 await trio.testing.wait_all_tasks_blocked()
                 yield
-        finally:
-            self._hold(-1)
-
-    def _hold(self, change: int) -> None:
-        self._working += change
-        clock = trio.lowlevel.current_clock()
-        assert isinstance(clock, trio.testing.MockClock)
-        clock.autojump_threshold = float("inf") if self._working else 0.0
 
     @asynccontextmanager
     async def open(self, policy: FaultPolicy) -> AsyncIterator[FaultyStore]:

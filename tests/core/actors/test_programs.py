@@ -13,10 +13,9 @@ from typing import Any
 import attrs
 import hypothesis
 import pytest
-import trio
-import trio.testing
 from hypothesis import given, note
 
+from tests import virtual_time
 from tests.core.actors import programs as told
 from tests.core.actors.programs import TALK, TROUBLE, Program, Setting, play, printed, programs, settings
 from tests.core.actors.stories import Story
@@ -164,7 +163,7 @@ def run(program: str) -> Story:
     ast.parse(source)
     made: dict[str, Any] = {}
     exec(source, vars(told), made)
-    story = trio.run(made["pasted"], clock=trio.testing.MockClock(autojump_threshold=0))
+    story = virtual_time.run(made["pasted"])
     assert isinstance(story, Story)
     return story
 
