@@ -94,6 +94,8 @@ def stored_batch(batch_id: str, term: int, records: Sequence[Record], previous: 
 def rows_to_keep(batch: StoredBatch) -> tuple[Row, ...]:
     """The rows of a batch that comes from elsewhere, as they are: an event of an older version stays one, and the chain says
     what it said. Raises RecordInvalid for what no backend can hold."""
+    if not (is_storable(batch.batch_id) and 0 < batch.term <= INT64_MAX):
+        raise RecordInvalid(f"the batch at position {batch.rows[0].position}: its id or its term is none")
     for record, row in zip(batch.records, batch.rows, strict=True):
         encode_record(record)
         if not is_storable(row.body):

@@ -129,13 +129,11 @@ class MemoryDatabase:
     def put_log(self, batches: Sequence[StoredBatch], replacing: Owned | None) -> None:
         """As Keeper.put_log."""
         head = head_of(batches)
+        stored = [_Stored(batch.batch_id, batch.term, rows_to_keep(batch), batch.chain) for batch in batches]
         check_replacing(head.session, self._heads.get(head.session), replacing)
         if replacing is not None:
             self.delete(head.session)
-        self._heads[head.session] = head
-        self._batches[head.session] = [
-            _Stored(batch.batch_id, batch.term, rows_to_keep(batch), batch.chain) for batch in batches
-        ]
+        self._heads[head.session], self._batches[head.session] = head, stored
 
     def delete(self, session: str) -> None:
         """As Keeper.delete."""

@@ -144,6 +144,8 @@ def head_of(batches: Sequence[StoredBatch]) -> Head:
     if any(record.position != position for position, record in enumerate(records, start=1)):
         raise RecordInvalid("positions are not dense from 1")
     servers = [record.event.server for record in records if isinstance(record.event, OwnerChanged)]
+    if not all(map(is_storable, (opened.session_id, opened.dialect, *servers))):
+        raise RecordInvalid("a session's, dialect's or server's name has a NUL or a lone surrogate")
     return Head(
         session=opened.session_id,
         dialect=opened.dialect,

@@ -14,14 +14,13 @@ import attrs
 import msgspec
 
 from adapters.archive.layout import EVENTS, FOLDER, MANIFEST, BodyEntry, Manifest, named_bodies, to_file
-from core.ports.store import Store, StoredBatch
+from core.ports.store import BODIES_AT_ONCE, Store, StoredBatch
 from core.session.events import Event
 
 Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
 
 READ_RECORDS = 2_000
-BODIES_AT_ONCE = 256
 EPOCH = (1980, 1, 1, 0, 0, 0)
 """Every file's date: the same session makes the same archive."""
 

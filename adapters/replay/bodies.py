@@ -6,11 +6,9 @@ from collections.abc import Sequence
 
 import attrs
 
-from core.ports.store import BodyDamaged, LogUnreadable, Store
+from core.ports.store import BODIES_AT_ONCE, BodyDamaged, LogUnreadable, Store
 from core.session import events as e
 from core.session.digest import body_digest
-
-ASKED_FOR = 256
 
 
 @attrs.frozen
@@ -28,7 +26,7 @@ async def check_bodies(store: Store, session: str, records: Sequence[e.Record], 
     for record in records:
         if isinstance(record.event, e.Append | e.Output) and record.event.digest:
             named.setdefault(record.event.digest, record.position)
-    digests, done, asked = list(named), 0, ASKED_FOR
+    digests, done, asked = list(named), 0, BODIES_AT_ONCE
     faults: list[BodyFault] = []
     while done < len(digests):
         try:
@@ -45,7 +43,7 @@ async def check_bodies(store: Store, session: str, records: Sequence[e.Record], 
                 faults.append(BodyFault(named[digest], digest, f"body {digest} is missing"))
             elif data is not None and body_digest(data) != digest:
                 faults.append(_damaged(named, digest))
-        done, asked = done + len(found), min(4 * asked, ASKED_FOR)
+        done, asked = done + len(found), min(4 * asked, BODIES_AT_ONCE)
     return faults
 
 

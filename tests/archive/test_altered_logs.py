@@ -28,7 +28,7 @@ from store.planning import Head
 from store.queueing import DEFAULT_LIMITS
 from tests.archive.made_logs import VERBS, LogMaker
 from tests.archive.recordings import put, record
-from tests.store.backends import in_real_time
+from tests.store.backends import in_real_time, in_real_time_for
 
 Batches = list[Any]
 SOME = [
@@ -286,7 +286,7 @@ def recording() -> Any:
     return record()
 
 
-@in_real_time
+@in_real_time_for(55)
 async def test_an_altered_column_of_a_file_is_noticed(recording: Any, tmp_path: Path) -> None:
     """Every column of every table, of any type that SQLite lets it be."""
     path = tmp_path / "log.sqlite3"

@@ -40,6 +40,7 @@ from core.session import events as e
 from core.session.decisions.cut import LANE_FULL
 from core.session.events import EVENT_TYPES
 from core.session.state import Phase
+from store.codec import RecordInvalid
 from store.memory import open_memory_store
 from store.opening import open_store
 from store.sql import keeping
@@ -326,6 +327,30 @@ async def test_a_log_is_replaced_only_as_it_was_read(backend: str, recording: Re
             await store.put_log(recording[0], replacing=owned)
         with pytest.raises(SessionUnknown):
             await store.delete(session)
+
+
+@pytest.mark.parametrize("backend", names())
+@in_real_time
+async def test_a_log_that_not_every_backend_could_hold_is_put_into_none(
+    backend: str, recording: Recording, tmp_path: Path
+) -> None:
+    first, *others, last = recording[0]
+    opened, owner = first.records
+    elsewhere = attrs.evolve(owner, event=e.OwnerChanged(1, "a\0b"))
+    logs = [
+        [first, *others, attrs.evolve(last, term=2**70)],
+        [first, *others, attrs.evolve(last, term=0)],
+        [first, *others, attrs.evolve(last, batch_id="a\0b")],
+        [first, *others, attrs.evolve(last, rows=(attrs.evolve(last.rows[0], body='"\0"'), *last.rows[1:]))],
+        [attrs.evolve(first, records=(opened, elsewhere)), *others, last],
+    ]
+    async with open_store("memory:" if backend == "memory" else empty_database(backend, tmp_path)) as store:
+        for log in logs:
+            with pytest.raises(RecordInvalid):
+                await store.put_log(log)
+            assert await store.sessions() == []
+        session = await put(store, recording)
+        await store.delete(session)
 
 
 # --- pruning --------------------------------------------------------------------------------------------------------
