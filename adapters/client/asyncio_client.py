@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import ssl
+import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
@@ -123,7 +124,8 @@ def websockets_connect() -> ConnectFn:
         from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
     except ImportError:
         raise ImportError(
-            "the asyncio client needs the websockets library (the extra asyncio-client): pip install websockets"
+            "the asyncio client needs the websockets library (the extra asyncio-client): "
+            f"{sys.executable} -m pip install websockets"
         ) from None
 
     async def opened(url: str, headers: Mapping[str, str]) -> Transport:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Lock
@@ -69,7 +70,7 @@ def open_sound_card(rate: int) -> Iterator[DeviceSound]:
         import sounddevice
     except ImportError:
         raise NoSoundCard(
-            "--mic needs the sounddevice library (the extra microphone): .venv/bin/pip install sounddevice"
+            f"--mic needs the sounddevice library (the extra microphone): {sys.executable} -m pip install sounddevice"
         ) from None
     except OSError as error:
         raise NoSoundCard(

@@ -24,6 +24,7 @@ from adapters.server.http import (
     json_response,
 )
 from adapters.server.metrics import CONTENT_TYPE, Metrics
+from adapters.server.patience import Patience
 from adapters.server.service import Service
 from adapters.server.settings import ServerSettings
 from adapters.wire.dialect import Dialect
@@ -59,6 +60,7 @@ class Application:
         self.metrics = metrics
         self.service: Service | None = None
         self.draining = False
+        self.patience = Patience()
         self.connections = 0
         self.client_secrets = ClientSecrets(settings.api_keys)
         self._routes: dict[str, Callable[[Request], Response]] = {
@@ -88,7 +90,7 @@ class Application:
         if self.settings.tls is None:
             return stream
         secured = trio.SSLStream(stream, self.settings.tls, server_side=True, https_compatible=True)
-        with trio.fail_after(self.settings.head_timeout_s):
+        with self.patience.fail_after(self.settings.head_timeout_s):
             await secured.do_handshake()
         return secured
 
@@ -104,13 +106,13 @@ class Application:
                 if request.upgrades:
                     await self._upgrade(request, http)
                     return
-                with trio.fail_after(self.settings.send_timeout_s):
+                with self.patience.fail_after(self.settings.send_timeout_s):
                     more = await http.respond(
                         self.respond(request), head_only=request.method == "HEAD", last=self._crowded() or self.draining
                     )
                 timeout_s = self.settings.keep_alive_s
         except BadRequest as bad:
-            with trio.move_on_after(self.settings.send_timeout_s):
+            with self.patience.move_on_after(self.settings.send_timeout_s):
                 await http.refuse(bad)
         except (trio.BrokenResourceError, trio.ClosedResourceError, trio.TooSlowError):
             return  # the peer went away, or does not read
@@ -230,7 +232,7 @@ class Application:
         if refusal is not None or dialect is None or identity is None or self.service is None:
             self.metrics.upgrades.labels("refused").inc()
             assert refusal is not None
-            with trio.fail_after(self.settings.send_timeout_s):
+            with self.patience.fail_after(self.settings.send_timeout_s):
                 await http.respond(refusal, last=True)
             return
         self.metrics.upgrades.labels("accepted").inc()
@@ -240,7 +242,7 @@ class Application:
             if connection is not None:
                 stream.close_reason = lambda: connection.closed
                 await Conversation(self.service, dialect, connection, stream, request.query, identity).run()
-                with trio.move_on_after(self.settings.send_timeout_s):
+                with self.patience.move_on_after(self.settings.send_timeout_s):
                     await connection.aclose()
                     await stream.aclose()
             nursery.cancel_scope.cancel()
@@ -250,7 +252,7 @@ class Application:
     ) -> WebSocketConnection | None:
         """The open WebSocket; None when the peer went away meanwhile, or sent what only looked like a handshake."""
         chosen = access.SUBPROTOCOL if access.SUBPROTOCOL in access.subprotocols(request) else None
-        with trio.move_on_after(self.settings.head_timeout_s):
+        with self.patience.move_on_after(self.settings.head_timeout_s):
             proposal = await wrap_server_stream(
                 nursery,
                 stream,

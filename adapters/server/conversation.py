@@ -149,7 +149,7 @@ class Conversation:
             await self._open_or_explain({})
             return None
         try:
-            with trio.fail_after(self.service.settings.first_frame_s):
+            with self.service.patience.fail_after(self.service.settings.first_frame_s):
                 first = await self._first_event()
         except trio.TooSlowError:
             text = f"No first message came within {self.service.settings.first_frame_s:g} s."
@@ -288,6 +288,7 @@ class Conversation:
         socket = WebSocket(
             self.connection,
             self.stream,
+            patience=self.service.patience,
             send_timeout_s=self.service.settings.send_timeout_s,
             farewell=self._farewell,
             encoder=self._encoder,
@@ -320,7 +321,7 @@ class Conversation:
         assert attachment is not None
         async with trio.open_nursery() as nursery:
             nursery.start_soon(self._follow, attachment)
-            with trio.move_on_after(DECIDE_TIMEOUT_S):
+            with self.service.patience.move_on_after(DECIDE_TIMEOUT_S):
                 while not attachment.generation and not attachment.closed.is_set():
                     await session.changed()
             if attachment.generation:
@@ -446,7 +447,7 @@ class Conversation:
 
     async def _until_decided(self, session: Session, command: c.UpdateConfig) -> None:
         assert self.attachment is not None
-        with trio.move_on_after(DECIDE_TIMEOUT_S):
+        with self.service.patience.move_on_after(DECIDE_TIMEOUT_S):
             while session.state.config is not command.config and command.event_id not in session.state.event_ids:
                 await session.changed()
 
@@ -466,14 +467,14 @@ class Conversation:
 
     async def _tell(self, event: Mapping[str, Any]) -> None:
         """Say something before there is a session."""
-        with trio.move_on_after(self.service.settings.send_timeout_s):
+        with self.service.patience.move_on_after(self.service.settings.send_timeout_s):
             try:
                 await self.connection.send_message(self._encoder.event(event))
             except ConnectionClosed:
                 return
 
     async def _close(self, code: int, reason: str) -> None:
-        with trio.move_on_after(self.service.settings.send_timeout_s):
+        with self.service.patience.move_on_after(self.service.settings.send_timeout_s):
             await self.connection.aclose(code, reason)
 
     def _refusal(

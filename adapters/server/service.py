@@ -7,6 +7,7 @@ import trio
 
 from adapters.server.admission import Admission
 from adapters.server.metrics import Metrics
+from adapters.server.patience import Patience
 from adapters.server.settings import ServerSettings
 from adapters.server.turnstile import Turnstile
 from core.actors.supervisor import Supervisor
@@ -23,6 +24,8 @@ class Service:
     runtime: Runtime
     metrics: Metrics
     settings: ServerSettings
+    patience: Patience
+    """Whose looks somebody sees to."""
     admission: Admission = attrs.field(
         default=attrs.Factory(lambda self: Admission(self.supervisor, self.settings.limits), takes_self=True)
     )

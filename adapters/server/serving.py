@@ -86,6 +86,7 @@ async def open_server(
         patient = [PatientListener(listener, metrics.accepts_failed.inc) for listener in listeners]
         nursery.start_soon(trio.serve_listeners, application.handle, patient)
         nursery.start_soon(metrics.measure_lag)
+        nursery.start_soon(application.patience.look)
         nursery.start_soon(give_back)
         async with runtime() as opened_runtime, store() as opened_store:
             ports = Ports(opened_store, opened_runtime, time.time_ns, encode_caused, metrics, settings.silent_s)
@@ -93,7 +94,7 @@ async def open_server(
                 ports, server_id=name, make_projection=make_projection, sessions_max=settings.sessions_max
             ) as supervisor:
                 metrics.watch_service(supervisor, opened_runtime, opened_store)
-                application.service = Service(supervisor, opened_runtime, metrics, settings)
+                application.service = Service(supervisor, opened_runtime, metrics, settings, application.patience)
                 server.ready.set()
                 yield server
         nursery.cancel_scope.cancel()

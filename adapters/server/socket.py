@@ -8,6 +8,7 @@ from typing import Any
 import trio
 from trio_websocket import ConnectionClosed, WebSocketConnection
 
+from adapters.server.patience import Patience
 from adapters.server.upgraded import UpgradedStream
 from adapters.wire.encoding import Encoder
 from core.ports.projection import Frame
@@ -30,6 +31,7 @@ class WebSocket:
         connection: WebSocketConnection,
         stream: UpgradedStream,
         *,
+        patience: Patience,
         send_timeout_s: float,
         farewell: Farewell,
         encoder: Encoder,
@@ -37,6 +39,7 @@ class WebSocket:
     ) -> None:
         self._connection = connection
         self._stream = stream
+        self._patience = patience
         self._send_timeout_s = send_timeout_s
         self._farewell = farewell
         self._on_encoded = on_encoded
@@ -59,7 +62,7 @@ class WebSocket:
             return
         if self._connection.closed is not None:
             raise SocketClosed
-        with trio.move_on_after(self._send_timeout_s) as scope:
+        with self._patience.move_on_after(self._send_timeout_s) as scope:
             try:
                 await self._stream.send_messages(whole)
             except _GONE:

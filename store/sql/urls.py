@@ -5,6 +5,7 @@ A word that is not understood is refused, and not left out: who writes ``?mode=r
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable
 
 from sqlalchemy import URL, make_url
@@ -48,7 +49,7 @@ def _checked_postgresql(url: URL) -> URL:
         from psycopg.pq import Conninfo
     except ImportError as fault:
         raise StoreUrlInvalid(
-            "PostgreSQL needs the package psycopg; get it with: .venv/bin/pip install 'psycopg[binary]'"
+            f"PostgreSQL needs the package psycopg; get it with: {sys.executable} -m pip install 'psycopg[binary]'"
         ) from fault
     known = HOSTS | {option.keyword.decode() for option in Conninfo.get_defaults()}
     if unknown := [name for name in url.query if name not in known]:

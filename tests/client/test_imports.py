@@ -62,7 +62,7 @@ from adapters.client.asyncio_client import DuplexClient
 try:
     DuplexClient("ws://localhost:1/v1/realtime")
 except ImportError as error:
-    assert "pip install" in str(error), error
+    assert f"{sys.executable} -m pip install websockets" in str(error), error
 else:
     raise SystemExit("no error")
 """

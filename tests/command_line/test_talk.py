@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sys
 import threading
 import time
 import wave
@@ -306,10 +307,10 @@ def test_a_url_that_is_none(tmp_path: Path) -> None:
 
 
 def test_a_microphone_without_sounddevice(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "sounddevice", None)
+    monkeypatch.setitem(sys.modules, "sounddevice", None)
     result = run_talk("--mic")
     assert result.exit_code == 1
-    assert "pip install" in result.output
+    assert f"{sys.executable} -m pip install sounddevice" in result.output
 
 
 def test_after_without_an_interruption_is_a_mistake(tmp_path: Path) -> None:

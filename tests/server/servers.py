@@ -161,6 +161,7 @@ async def open_test_server(
         while runtime.capabilities is None:
             await trio.sleep(0.01)
         metrics.watch_service(supervisor, runtime, store)
-        application.service = Service(supervisor, runtime, metrics, settings)
+        application.service = Service(supervisor, runtime, metrics, settings, application.patience)
+        nursery.start_soon(application.patience.look)
         yield Server(application, supervisor, store, nursery)
         nursery.cancel_scope.cancel()

@@ -115,7 +115,7 @@ def test_without_ray_a_cluster_is_refused_with_what_to_type(monkeypatch: pytest.
     monkeypatch.delattr("gpu_runtime.cluster.ray_actors", raising=False)
     code, text = run("serve", "--port", "0", "--store", "memory:", "--model", "scripted", "--ray", "auto")
     assert code == 1
-    assert "pip install 'duologue[ray]'" in text
+    assert f"{sys.executable} -m pip install 'duologue[ray]'" in text
 
 
 def test_one_machine_needs_no_ray() -> None:

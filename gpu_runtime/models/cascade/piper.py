@@ -13,7 +13,7 @@ import soxr
 from gpu_runtime.models.cascade.english.lexicon import Lexicon
 from gpu_runtime.models.cascade.english.phonemes import English, Spoken
 from gpu_runtime.models.cascade.onnx import Graph
-from gpu_runtime.models.cascade.packages import package_file
+from gpu_runtime.models.cascade.packages import package_file, pip_command
 from gpu_runtime.models.cascade.parts import SPEAKING_RATE, Cancel, Speech
 from gpu_runtime.models.cascade.speech import finish
 from gpu_runtime.plugin import ModelUnavailable
@@ -62,7 +62,10 @@ def load_english() -> English:
     try:
         return English(Lexicon.load(gold.parent))
     except (OSError, ValueError) as error:
-        raise ModelUnavailable(f"misaki's lexicons cannot be read: {error}; try: {INSTALL_LEXICON}") from error
+        again = pip_command(INSTALL_LEXICON)
+        raise ModelUnavailable(
+            f"misaki's lexicons cannot be read ({error}); install them again with: {again}"
+        ) from error
 
 
 class PiperVoice:

