@@ -18,9 +18,8 @@ from tests.page.test_browser import Page
 pytestmark = [pytest.mark.browser, pytest.mark.models, pytest.mark.realtime]
 
 STORY = QUESTIONS / "kokoro_af_heart_4.wav"
-PAUSE_S = 6
-"""Between two askings, so that an answer to one of them may begin before the next."""
-TIMES = 40
+PAUSE_S = 3
+TIMES = 120
 """Longer than the test may last."""
 
 
@@ -67,25 +66,31 @@ def interrupt_in_the_middle(page: Page) -> bool:
     return bool(page.driver.execute_script(script))
 
 
+def hear_a_question(page: Page) -> None:
+    """The microphone, which is open, is muted as soon as the page shows what was asked."""
+    asked = stories_asked(page)
+    until(lambda: stories_asked(page) > asked)
+    page.click("mute")
+
+
+@pytest.mark.limit(wall_s=600)
 def test_it_answers_yields_to_a_second_question_and_answers_that(
     live_server: str, open_browser: OpenBrowser, microphone: Path
 ) -> None:
     page = Page(open_browser(live_server, microphone=microphone))
     page.click("start")
-    until(lambda: stories_asked(page))
-    page.click("mute")
-    # Should the next asking have begun before the button was pressed, that one is answered.
+    hear_a_question(page)
     until(lambda: words_heard(page) >= 3)
 
-    asked = stories_asked(page)
-    page.click("mute")
-    until(lambda: cuts(page))
-    until(lambda: stories_asked(page) > asked)
-    page.click("mute")
-    until(lambda: words_heard(page) >= 3 and not page.texts(".turn.it:last-child[data-phase=cut]"))
+    def ask_over_the_answer() -> bool:
+        page.click("mute")
+        hear_a_question(page)
+        until(lambda: words_heard(page) >= 3)
+        return bool(cuts(page))
 
-    heard, _, foot = cuts(page)[0]
-    assert len(heard.split()) >= 3, "it was heard until somebody spoke"
+    # Of a model that is slower than its voice all may have been heard when it is cut: then the next answer is cut.
+    until(ask_over_the_answer)
+    _, _, foot = cuts(page)[0]
     after = re.fullmatch(r"Cut off after ([\d.]+) s", foot)
     assert after is not None, foot
     assert float(after[1]) > 0.0
