@@ -83,12 +83,6 @@ class Door:
             attachment.halt(code, reason)
             self.holder = attachment
 
-    def shut(self) -> None:
-        """Nobody may wait for ever for a socket of ours."""
-        attachment, self.holder = self.holder, None
-        if attachment is not None:
-            attachment.end(RESUME_ELSEWHERE, "resume")
-
     async def settle(self) -> None:
         """Let the last sender finish: a closing session still says so to its client."""
         attachment = self.holder

@@ -66,7 +66,7 @@ class Playout:
         which drops it."""
         session = self.session
         active = session.state.active
-        if active is None or message.epoch != session.state.epoch or message.response_id != active.response_id:
+        if active is None or message.response_id != active.response_id:
             session.step(*command_from(message))
             return
         self._moved(session.now_ns())

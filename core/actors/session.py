@@ -411,8 +411,7 @@ class Session:
             self._end()
 
     def _drop_attachments(self) -> None:
-        """Nobody may wait for ever for a socket of ours, nor for an attachment that was never taken up."""
-        self._door.shut()
+        """Nobody may wait for ever for an attachment that was never taken up. (Of others the sender has seen to it.)"""
         while (entry := self._mailbox.take()) is not None:
             if isinstance(entry, Attachment):
                 entry.end(RESUME_ELSEWHERE, "resume")

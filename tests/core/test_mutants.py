@@ -44,6 +44,7 @@ def leaves(error: BaseException) -> Iterator[BaseException]:
         yield error
 
 
+@pytest.mark.limit(wall_s=180)
 @pytest.mark.parametrize("hunt", HUNTS)
 def test_without_a_mutant_every_hunt_ends_well(hunt: str) -> None:
     error = run(hunt)

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import attrs
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from adapters.wire.duplex.projection import DuplexProjection
 from core.actors.folding import Folded, begin_fold
 from core.actors.outbox import Outbox
+from core.session import commands as c
 from core.session import events as e
 from core.session.apply import apply, fold
 from core.session.config import SessionConfig
@@ -67,3 +69,16 @@ def test_what_is_kept_of_a_stream_is_what_lies_in_the_replay_window(actions: lis
     assert (folded.head, folded.number, folded.cut_epoch) == (whole.head, whole.number, whole.cut_epoch)
     assert folded.first_number == (folded.entries[0].frame.number if folded.entries else folded.head + 1)
     assert folded.durable == records[-1].position
+
+
+@pytest.mark.parametrize(("silent_ms", "kept"), [(WINDOW_MS, True), (WINDOW_MS + 1, False)])
+def test_the_window_reaches_back_from_the_last_record_also_where_that_adds_nothing_to_the_stream(
+    silent_ms: int, kept: bool
+) -> None:
+    story = _told([("ask",)])
+    asked = story.projection.number
+    story.wait(silent_ms)
+    story.do(c.Detach(1, "gone"))
+    assert story.projection.number == asked, "nothing is sent to nobody"
+    for page in (len(story.records), len(story.records) - 1):
+        assert _folded(story.records, page).outbox.knows(asked - 1) is kept

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import attrs
+import pytest
 
 from core.session import events as e
 from tests.core.actors.stories import OPEN_MICROPHONE, PUSH_TO_TALK, open_story
@@ -187,6 +188,7 @@ async def test_r6_input_that_was_not_durable_is_sent_again() -> None:
         assert len(story.events(e.Commit)) == 1
 
 
+@pytest.mark.limit(wall_s=180)
 async def test_r8_a_long_replay_is_no_backpressure() -> None:
     """R8: what a client asks to have again is not what it fails to take."""
     async with open_story(answer_units=300, rtf=0.01) as story:
