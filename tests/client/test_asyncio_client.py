@@ -105,7 +105,8 @@ async def test_speak_and_hear_an_answer(net: Network) -> None:
             break
         assert heard == tone(100) * 2
         await client.ack_playback(150, response_id=response.response_id)
-        await asyncio.sleep(0.01)
+        while not net.session.played:
+            await asyncio.sleep(0.001)
         assert net.session.played == {"resp_1": 150}
     assert b"".join(net.session.input) == tone(400)
     assert net.session.closed
@@ -123,7 +124,8 @@ async def test_a_drop_is_resumed(net: Network) -> None:
             await asyncio.sleep(0.001)
         net.answer(tone(100))
         assert b"".join([chunk async for chunk in response.audio()]) == tone(100) * 2
-        await asyncio.sleep(0.01)
+        while not net.session.input:
+            await asyncio.sleep(0.001)
         assert net.session.input == [tone(20)]
         assert client.statistics().lost_events == 0
 

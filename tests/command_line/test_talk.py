@@ -10,19 +10,22 @@ import sys
 import threading
 import time
 import wave
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import trio
+import trio.testing
 from click.testing import CliRunner, Result
 
 from adapters.client.errors import HandshakeRefused
 from adapters.client.player import wav_bytes
 from adapters.command_line.talk import _no_connection, talk
-from tests.client.fake_server import FakeServer, serve, silence, tone
+from tests.client.fake_server import FakeServer, MemoryNetwork, serve, silence, tone
 
 
 @contextmanager
@@ -42,12 +45,12 @@ def running(server: FakeServer) -> Iterator[str]:
 
     thread = threading.Thread(target=trio.run, args=(main,))
     thread.start()
-    assert ready.wait(5)
+    assert ready.wait(60)
     try:
         yield url[0]
     finally:
         token[0].run_sync_soon(scope.cancel)
-        thread.join(5)
+        thread.join(60)
 
 
 def spoken(path: Path, pcm: bytes) -> str:
@@ -59,6 +62,27 @@ def run_talk(*arguments: str) -> Result:
     return CliRunner().invoke(talk, list(arguments))
 
 
+@pytest.fixture
+def talk_to(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Result]:
+    """``talk_to(server, *arguments)``: a talk in virtual time and over memory, so that what it measures is the talk's, and
+    not the machine's."""
+
+    def invoke(server: FakeServer, *arguments: str) -> Result:
+        network = MemoryNetwork(server)
+
+        async def beside_the_server(main: Callable[..., Awaitable[None]], make_client: Any, *rest: Any) -> None:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(server.answer)
+                await main(partial(make_client, connect=network.connect), *rest)
+                nursery.cancel_scope.cancel()
+
+        run, clock = trio.run, trio.testing.MockClock(autojump_threshold=0)
+        monkeypatch.setattr(trio, "run", lambda *main: run(beside_the_server, *main, clock=clock))
+        return run_talk(*arguments)
+
+    return invoke
+
+
 def summary_of(out: Path) -> dict[str, object]:
     return json.loads((out / "summary.json").read_text("utf-8"))
 
@@ -68,11 +92,9 @@ def samples_of(path: Path) -> np.ndarray:
         return np.frombuffer(file.readframes(file.getnframes()), "<i2").reshape(-1, file.getnchannels())
 
 
-@pytest.mark.realtime
-def test_a_question_is_asked_and_its_answer_heard_and_saved(tmp_path: Path) -> None:
-    with running(FakeServer(answer_ms=1_200)) as url:
-        question = spoken(tmp_path / "question.wav", tone(500) + silence(200))
-        result = run_talk(question, "--url", url, "--out", str(tmp_path / "out"))
+def test_a_question_is_asked_and_its_answer_heard_and_saved(tmp_path: Path, talk_to: Callable[..., Result]) -> None:
+    question = spoken(tmp_path / "question.wav", tone(500) + silence(200))
+    result = talk_to(FakeServer(answer_ms=1_200), question, "--out", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     summary = summary_of(tmp_path / "out")
     (answer,) = summary["answers"]
@@ -95,24 +117,12 @@ def test_a_question_is_asked_and_its_answer_heard_and_saved(tmp_path: Path) -> N
     assert "token-" not in (tmp_path / "out" / "events.jsonl").read_text("utf-8")
 
 
-@pytest.mark.realtime
-def test_an_interrupted_answer_is_saved_as_far_as_it_was_heard(tmp_path: Path) -> None:
-    with running(FakeServer(answer_ms=8_000, later_answers_ms=500, lead=3.0)) as url:
-        question = spoken(tmp_path / "question.wav", tone(400))
-        stop = spoken(tmp_path / "stop.wav", tone(900))
-        result = run_talk(
-            question,
-            "--interrupt",
-            stop,
-            "--after",
-            "0.5",
-            "--url",
-            url,
-            "--out",
-            str(tmp_path / "out"),
-            "--chunk-ms",
-            "100",
-        )
+def test_an_interrupted_answer_is_saved_as_far_as_it_was_heard(tmp_path: Path, talk_to: Callable[..., Result]) -> None:
+    server = FakeServer(answer_ms=8_000, later_answers_ms=500, lead=3.0)
+    question = spoken(tmp_path / "question.wav", tone(400))
+    stop = spoken(tmp_path / "stop.wav", tone(900))
+    arguments = (question, "--interrupt", stop, "--after", "0.5", "--out", str(tmp_path / "out"), "--chunk-ms", "100")
+    result = talk_to(server, *arguments)
     assert result.exit_code == 0, result.output
     summary = summary_of(tmp_path / "out")
     first, second = summary["answers"]
@@ -124,26 +134,22 @@ def test_an_interrupted_answer_is_saved_as_far_as_it_was_heard(tmp_path: Path) -
     assert len(samples_of(tmp_path / "out" / "answer_1.wav")) == pytest.approx(first["played_ms"] * 24, abs=24)
 
 
-@pytest.mark.realtime
 def test_the_answer_to_an_interruption_is_waited_for_however_slow_the_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, talk_to: Callable[..., Result]
 ) -> None:
     monkeypatch.setattr("adapters.command_line.talk_session.PATIENCE_MS", 100)
     server = FakeServer(answer_ms=8_000, later_answers_ms=300, lead=3.0)
     server.later_wait_s = 1.5
-    with running(server) as url:
-        question = spoken(tmp_path / "question.wav", tone(400))
-        stop = spoken(tmp_path / "stop.wav", tone(900))
-        result = run_talk(question, "--interrupt", stop, "--after", "0.5", "--url", url, "--out", str(tmp_path / "out"))
+    question = spoken(tmp_path / "question.wav", tone(400))
+    stop = spoken(tmp_path / "stop.wav", tone(900))
+    result = talk_to(server, question, "--interrupt", stop, "--after", "0.5", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     assert [answer["status"] for answer in summary_of(tmp_path / "out")["answers"]] == ["cancelled", "completed"]
 
 
-@pytest.mark.realtime
-def test_fast_runs_the_same_talk_in_less_time(tmp_path: Path) -> None:
-    with running(FakeServer(answer_ms=2_000, lead=40.0)) as url:
-        question = spoken(tmp_path / "question.wav", tone(3_000))
-        result = run_talk(question, "--fast", "--url", url, "--out", str(tmp_path / "out"))
+def test_fast_runs_the_same_talk_in_less_time(tmp_path: Path, talk_to: Callable[..., Result]) -> None:
+    question = spoken(tmp_path / "question.wav", tone(3_000))
+    result = talk_to(FakeServer(answer_ms=2_000, lead=40.0), question, "--fast", "--out", str(tmp_path / "out"))
     assert result.exit_code == 0, result.output
     summary = summary_of(tmp_path / "out")
     assert summary["answers"][0]["played_ms"] == 2_000

@@ -82,7 +82,7 @@ def test_a_patient_item_waits_for_one_that_is_not() -> None:
 
 
 def test_patience_ends_by_itself() -> None:
-    bench = Bench(GroupLimits(window_s=0.0, patience_s=0.05))
+    bench = Bench(GroupLimits(window_s=0.0, patience_s=2.0))
     bench.writer.submit(item("a", patient=True))
     bench.writer.submit(item("b", patient=True))
     bench.wait(2)

@@ -154,13 +154,13 @@ def test_a_recogniser_that_fails_costs_the_text_and_not_the_turn() -> None:
 def test_a_client_that_stops_in_mid_speech_is_given_silence() -> None:
     with Studio(idle_fill_ms=100) as studio:
         studio.open()
-        studio.say(640)
+        studio.say(640, chunk_ms=640)  # at once: the test itself must not be the client that stops
         sent_s = time.monotonic()
         [ended] = studio.heard.wait_for(SpeechEnded)
         took_s = time.monotonic() - sent_s
         assert ended.end_ms <= 640
-        studio.say(320)
-        studio.hush(400)
+        speech, silence = np.full(16 * 320, LOUD, "<i2").tobytes(), bytes(2 * 16 * 400)
+        studio.feed(speech + silence, chunk_ms=720)
         _, again = studio.heard.wait_for(SpeechEnded, 2)
     assert took_s >= 0.1 + 0.25
     assert abs(again.start_ms - 640) <= FRAME_MS

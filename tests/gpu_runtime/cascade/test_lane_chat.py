@@ -66,6 +66,11 @@ class Room:
         self.usage = self.chat.generate(messages, max_tokens, said.append, cancel or Cancel())
         return [int(word) for word in "".join(said).split()]
 
+    def ask_for_ever(self, messages: list[ChatMessage], cancel: Cancel) -> None:
+        """Until it is cancelled: whoever does that may be late, and an answer over by then."""
+        while True:
+            self.ask(messages, 200, cancel)
+
 
 @contextmanager
 def room(
@@ -143,7 +148,7 @@ def test_whenever_an_answer_is_stopped_its_asker_is_let_go() -> None:
             stopping = threading.Timer(number * 0.0005, cancel.cancel)
             stopping.start()
             with pytest.raises(Cancelled):
-                here.ask([SYSTEM, user(number)], 200, cancel)
+                here.ask_for_ever([SYSTEM, user(number)], cancel)
             stopping.join()
         assert here.ask([SYSTEM, user(5)]) == here.right([SYSTEM, user(5)], 40)
         assert here.loop.run(figures(here)).lanes_open <= 2 * LANES_PER_ANSWER

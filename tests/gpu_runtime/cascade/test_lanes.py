@@ -22,7 +22,7 @@ from core.ports.runtime import (
 )
 from gpu_runtime.models.cascade.answer import NOTHING_TO_SAY
 from gpu_runtime.models.cascade.lanes import NOT_UNDERSTOOD
-from gpu_runtime.models.cascade.parts import PartFailed
+from gpu_runtime.models.cascade.parts import Cancel, PartFailed, Speech
 from tests.gpu_runtime.cascade.fakes import Studio
 
 ANSWER = "Fine, thank you. And how are you today?"
@@ -105,6 +105,30 @@ def test_an_aborted_lane_says_nothing_more() -> None:
         respond(studio, user("Late."), response="late")
         time.sleep(0.05)
         assert len(studio.heard.said) == said
+
+
+def test_an_abort_does_not_wait_for_a_voice_that_cannot_be_stopped() -> None:
+    begun, going_on = threading.Event(), threading.Event()
+    in_time: list[bool] = []
+    with Studio() as studio:
+        speak = studio.voice.speak
+
+        def deaf(text: str, cancel: Cancel) -> Speech:
+            begun.set()
+            in_time.append(going_on.wait(10))
+            return speak(text, Cancel())
+
+        studio.voice.speak = deaf  # type: ignore[method-assign]
+        studio.open()
+        respond(studio, user("How are you?"))
+        assert begun.wait(10)
+        studio.cascade.handle(AbortLane("s", 1))
+        going_on.set()
+        studio.cascade.handle(OpenLane("s", 2, "", "", ()))
+        respond(studio, user("How are you?"), epoch=2, response="r2")
+        studio.heard.wait_for(LaneEnded)
+    assert in_time[0]
+    assert {unit.response_id for unit in studio.heard.of(Produced)} == {"r2"}
 
 
 def test_a_new_epoch_kills_the_old_one_and_is_answered() -> None:

@@ -174,16 +174,13 @@ def test_an_abort_is_the_last_word(live: Live) -> None:
     live.open("s")
     live.ask("s", "Can you tell me a short story about a cat?")
     live.heard.wait_for(Produced)
-    started_s = time.monotonic()
     live.cascade.handle(AbortLane("s", 1))
-    took_s = time.monotonic() - started_s
     said = len(live.heard.said)
     live.cascade.handle(OpenLane("s", 2, "", "", (HistoryTurn("user", "Can you tell me a story?", "u"),)))
     live.cascade.handle(
         Respond("s", 2, "next", "", (HistoryTurn("user", "What is the opposite of hot?", "u"),), ("audio",), 12)
     )
     live.wait_for_end("next")
-    assert took_s < 0.05
     assert {unit.epoch for unit in live.heard.said[said:] if isinstance(unit, Produced)} == {2}
 
 
