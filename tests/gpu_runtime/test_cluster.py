@@ -79,7 +79,6 @@ async def answered_in_full(caller: Caller) -> None:
     assert units == [Identity(2, 1, number) for number in range(6)]
 
 
-@pytest.mark.limit(wall_s=90)
 async def test_a_node_that_dies_under_load_costs_only_the_sessions_that_were_on_it(cluster: RayNodes) -> None:
     try:
         async with two_workers(cluster) as runtime:
@@ -106,7 +105,6 @@ async def test_a_node_that_dies_under_load_costs_only_the_sessions_that_were_on_
         cluster.restore()
 
 
-@pytest.mark.limit(wall_s=90)
 async def test_a_machine_that_vanishes_is_noticed_and_its_sessions_move(cluster: RayNodes) -> None:
     """Nothing of it moves, and no connection breaks: only the time without a sign of life tells."""
     options = WorkerOptions(ping_interval_s=0.5, stall_timeout_s=5.0)
