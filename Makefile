@@ -42,7 +42,7 @@ test-full: $(VENV)/.dev.stamp .venv-vllm/.stamp ## The same with long hunts, vLL
 	@HYPOTHESIS_PROFILE=soak $(BIN)/python -m pytest $(PYTEST)
 	@HYPOTHESIS_PROFILE=soak $(VLLM_PYTEST) -m vllm
 
-test-quick: $(VENV)/.dev.stamp ## The tests without models, browser, killed processes and real time: a minute or so
+test-quick: $(VENV)/.dev.stamp ## The tests without models, browser, killed processes and real time: a few minutes
 	@$(BIN)/python -m pytest -m "not (models or browser or crash or realtime or interop or soak or ray)" $(PYTEST)
 
 bench-core: $(VENV)/.dev.stamp ## Measure the machine alone: the fold of a busy hour, a barge-in (PYTEST=)

@@ -11,7 +11,7 @@ import trio
 
 from adapters.client.session_config import cascade_session_config
 from adapters.client.trio_client import DuplexClient
-from adapters.command_line.audio_files import read_wav
+from adapters.command_line.audio_files import open_wav
 from adapters.command_line.talk_session import RATE, NoAnswer, Talk, TalkPlan
 from core.ports.store import Store
 from core.session import events as e
@@ -59,7 +59,7 @@ async def speak(
 
 
 async def _ask(url: str, path: Path) -> SpokenTurn | str:
-    plan = TalkPlan(question=(path.name, read_wav(path, RATE)), chunk_ms=CHUNK_MS)
+    plan = TalkPlan(question=(path.name, open_wav(path, RATE)), chunk_ms=CHUNK_MS)
     async with DuplexClient(url, model="cascade", config=cascade_session_config()) as client:
         prebuffer_ms = int(client.session_info.get("recommended_prebuffer_ms") or 0)
         talk = Talk(client, plan, _Silent(), prebuffer_ms=prebuffer_ms)

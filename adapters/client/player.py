@@ -47,6 +47,7 @@ class _Track:
     underruns: int = 0
     underrun_samples: int = 0
     first_sound: int | None = None
+    last_sound: int = 0
 
     @property
     def queued(self) -> int:
@@ -190,10 +191,10 @@ class Player:
         """Everything heard, in order, with its place in time."""
         return [HeardSpan(start, response_id, bytes(pcm)) for start, response_id, pcm in self._spans]
 
-    def recent_pcm(self, duration_ms: int) -> bytes:
-        """The end of the stretch that was heard last: at most ``duration_ms``."""
-        size = duration_ms * self.rate // 1_000 * SAMPLE_BYTES
-        return bytes(self._spans[-1][2][-size:]) if self._spans else b""
+    def heard_samples(self, response_id: str) -> tuple[int, int]:
+        """From where to where a response sounded, on the player's own clock."""
+        track = self._tracks.get(response_id)
+        return (0, 0) if track is None or track.first_sound is None else (track.first_sound, track.last_sound)
 
     def heard_pcm(self, response_id: str) -> bytes:
         """One response as it sounded, from its first sound to its last, with the silence of its underruns."""
@@ -241,6 +242,7 @@ class Player:
             self.tap += chunk
         track.played += count
         self._clock += count
+        track.last_sound = self._clock
 
     def _keep(self, response_id: str, chunk: bytearray) -> None:
         self._kept_bytes += len(chunk)

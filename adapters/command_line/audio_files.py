@@ -1,11 +1,14 @@
-"""WAV files in: any rate, any number of channels, the sample formats that are in use -> pcm16 mono."""
+"""WAV files in: any rate, any number of channels, the sample formats that are in use -> pcm16 mono, piece by piece."""
 
 from __future__ import annotations
 
+import io
 import math
 import struct
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import soxr
@@ -13,7 +16,8 @@ import soxr
 FORMAT_PCM = 1
 FORMAT_FLOAT = 3
 FORMAT_EXTENSIBLE = 0xFFFE
-FILE_BYTES_MAX = 512 * 1024 * 1024
+FORMAT_BYTES_MAX = 4_096
+PIECE_FRAMES = 32_768
 SPEECH_FRAME_MS = 20
 SPEECH_RMS = 0.01
 """A frame louder than this, relative to full scale, counts as speech."""
@@ -23,36 +27,75 @@ class BadAudioFile(ValueError):
     """The file is no WAV that can be read; the text says why."""
 
 
+@dataclass(frozen=True)
+class Recording:
+    """Something said, as pcm16 mono. It is read again for each use: three hours take no more memory than a second."""
+
+    pieces: Callable[[], Iterator[bytes]]
+    samples: int
+    speech_ms: tuple[int, int] | None
+    """Where speech begins and ends; None when all is quiet."""
+
+
+def recording(pieces: Callable[[], Iterator[bytes]], rate: int) -> Recording:
+    """Reads it through once. Raises what ``pieces`` raises."""
+    return Recording(pieces, *measured(pieces(), rate))
+
+
+def open_wav(path: Path, rate: int) -> Recording:
+    """The file at ``rate`` Hz. Raises BadAudioFile, OSError."""
+    if path.is_file():
+        return recording(lambda: wav_pieces(path.open("rb"), str(path), rate), rate)
+    data = path.read_bytes()  # a pipe is read but once
+    return recording(lambda: wav_pieces(io.BytesIO(data), str(path), rate), rate)
+
+
 def read_wav(path: Path, rate: int) -> bytes:
-    """The file as pcm16 mono at ``rate`` Hz. Raises BadAudioFile, OSError."""
-    if path.stat().st_size > FILE_BYTES_MAX:
-        raise BadAudioFile(f"{path} is larger than {FILE_BYTES_MAX} bytes")
-    samples, file_rate = decode_wav(path.read_bytes(), str(path))
-    mono = samples.mean(axis=1)
-    if file_rate != rate:
-        mono = soxr.resample(mono, file_rate, rate, quality="HQ")
-    pcm: bytes = np.clip(np.rint(mono * 32_768.0), -32_768, 32_767).astype("<i2").tobytes()
-    return pcm
+    """The whole file as pcm16 mono at ``rate`` Hz. Raises BadAudioFile, OSError."""
+    return b"".join(wav_pieces(path.open("rb"), str(path), rate))
 
 
-def decode_wav(data: bytes, name: str) -> tuple[np.ndarray[Any, np.dtype[np.float32]], int]:
-    """A WAV file's bytes -> (float32 samples in [-1, 1], shape [frames, channels]; rate in Hz). Raises BadAudioFile."""
-    if not data:
+def wav_pieces(file: BinaryIO, name: str, rate: int) -> Iterator[bytes]:
+    """A WAV file as pcm16 mono at ``rate`` Hz; closes the file. Raises BadAudioFile."""
+    with file:
+        form, left = _find_audio(file, name)
+        _, channels, file_rate, bits = form
+        frame = channels * bits // 8
+        stream = soxr.ResampleStream(file_rate, rate, 1, dtype="float32", quality="HQ") if file_rate != rate else None
+        body = file.read(min(left, PIECE_FRAMES * max(frame, 1)))
+        while True:
+            left -= len(body)
+            behind = file.read(min(left, PIECE_FRAMES * max(frame, 1)))
+            is_last = len(behind) < max(frame, 1)
+            mono = _samples(body, form, name).mean(axis=1)
+            if stream is not None:
+                mono = stream.resample_chunk(mono, last=is_last)
+            yield np.clip(np.rint(mono * 32_768.0), -32_768, 32_767).astype("<i2").tobytes()
+            if is_last:
+                return
+            body = behind
+
+
+def _find_audio(file: BinaryIO, name: str) -> tuple[tuple[int, int, int, int], int]:
+    """Read on to where the samples begin: their format, and how many bytes the file claims to have of them."""
+    head = file.read(12)
+    if not head:
         raise BadAudioFile(f"{name} is empty")
-    if len(data) < 12 or data[:4] != b"RIFF" or data[8:12] != b"WAVE":
+    if len(head) < 12 or head[:4] != b"RIFF" or head[8:12] != b"WAVE":
         raise BadAudioFile(f"{name} is not a WAV file; convert it first: ffmpeg -i {name} question.wav")
     form: tuple[int, int, int, int] | None = None
-    at = 12
-    while at + 8 <= len(data):
-        kind, size = data[at : at + 4], struct.unpack_from("<I", data, at + 4)[0]
-        body = data[at + 8 : at + 8 + size]
-        if kind == b"fmt ":
-            form = _read_format(body, name)
-        elif kind == b"data":
+    while len(chunk := file.read(8)) == 8:
+        kind, size = chunk[:4], struct.unpack_from("<I", chunk, 4)[0]
+        if kind == b"data":
             if form is None:
                 raise BadAudioFile(f"{name} has audio before its format")
-            return _samples(body, form, name), form[2]
-        at += 8 + size + size % 2
+            if not size:
+                break
+            return form, size
+        body = file.read(min(size, FORMAT_BYTES_MAX)) if kind == b"fmt " else b""
+        if kind == b"fmt ":
+            form = _read_format(body, name)
+        file.seek(size + size % 2 - len(body), io.SEEK_CUR)
     raise BadAudioFile(f"{name} has no audio in it")
 
 
@@ -93,18 +136,24 @@ def _samples(body: bytes, form: tuple[int, int, int, int], name: str) -> np.ndar
     return flat.reshape(-1, channels)
 
 
-def speech_span_ms(pcm: bytes, rate: int) -> tuple[int, int] | None:
-    """Where speech begins and ends in pcm16: the first and the last loud frame, in ms; None when all is quiet."""
+def measured(pieces: Iterable[bytes], rate: int) -> tuple[int, tuple[int, int] | None]:
+    """Of pcm16: how many samples, and where speech begins and ends (the first and the last loud frame, in ms)."""
     frame = SPEECH_FRAME_MS * rate // 1_000
-    samples = np.frombuffer(pcm, "<i2").astype(np.float32) / 32_768.0
-    count = len(samples) // frame
-    if not count:
-        return None
-    rms = np.sqrt((samples[: count * frame].reshape(count, frame) ** 2).mean(axis=1))
-    loud = np.flatnonzero(rms > SPEECH_RMS)
-    if not len(loud):
-        return None
-    return int(loud[0]) * SPEECH_FRAME_MS, (int(loud[-1]) + 1) * SPEECH_FRAME_MS
+    samples, frames, rest = 0, 0, b""
+    first: int | None = None
+    last = 0
+    for piece in pieces:
+        samples += len(piece) // 2
+        values = np.frombuffer(rest + piece, "<i2").astype(np.float32) / 32_768.0
+        count = len(values) // frame
+        rest = (rest + piece)[count * frame * 2 :]
+        rms = np.sqrt((values[: count * frame].reshape(count, frame) ** 2).mean(axis=1))
+        loud = np.flatnonzero(rms > SPEECH_RMS)
+        if len(loud):
+            first = frames + int(loud[0]) if first is None else first
+            last = frames + int(loud[-1]) + 1
+        frames += count
+    return samples, None if first is None else (first * SPEECH_FRAME_MS, last * SPEECH_FRAME_MS)
 
 
 def level(pcm: bytes) -> float:

@@ -15,7 +15,7 @@ from click.core import ParameterSource
 from adapters.client.errors import ClientError, ConnectionLost, HandshakeRefused
 from adapters.client.session_config import cascade_session_config
 from adapters.client.trio_client import DuplexClient
-from adapters.command_line.audio_files import BadAudioFile, read_wav
+from adapters.command_line.audio_files import BadAudioFile, open_wav
 from adapters.command_line.sound_card import NoSoundCard, open_sound_card
 from adapters.command_line.talk_folder import EVENTS, FolderTaken, prepare
 from adapters.command_line.talk_meter import narrator
@@ -111,9 +111,9 @@ def talk(
         raise click.UsageError("--after says when --interrupt speaks: name its WAV file as well")
     try:
         plan = TalkPlan(
-            question=None if question is None else (question.name, read_wav(question, RATE)),
+            question=None if question is None else (question.name, open_wav(question, RATE)),
             text=text,
-            interrupt=None if interrupt is None else (interrupt.name, read_wav(interrupt, RATE)),
+            interrupt=None if interrupt is None else (interrupt.name, open_wav(interrupt, RATE)),
             after_s=after_s,
             chunk_ms=chunk_ms,
             speed=FAST_SPEED if fast and not mic else 1.0,
@@ -187,6 +187,7 @@ async def _talk(
             shown = show.enter_context(narrator(quiet))
             run = Talk(client, plan, shown, prebuffer_ms=recommended_prebuffer_ms(client), sound_card=sound)
             if out is not None:
+                run.record.keep(out)
                 run.record.events = show.enter_context((out / EVENTS).open("w", encoding="utf-8"))
             try:
                 stopped = trio.Event()
@@ -260,6 +261,8 @@ def _no_connection(error: ClientError, url: str, api_key_given: bool) -> click.C
             hint = " Wait for a session to end, or give the server more sessions."
         elif error.code == "model_not_found":
             hint = " Name one of these with --model, or leave it out."
+        elif error.code == "not_found":
+            hint = " It is usually /v1/realtime."
         elif error.code.startswith("http_"):  # no words of ours came with it
             hint = " Is it a duologue server, and is the path right? It is usually /v1/realtime."
         return NoConnection(f"the server refused the session ({error.code}): {error.message.rstrip('.')}.{hint}")

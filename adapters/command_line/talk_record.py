@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import tempfile
+import wave
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any, TextIO
+from typing import IO, Any, TextIO
 
 from adapters.client.frames import DuplexEvent
-from adapters.client.player import Player, stereo, wav_bytes
+from adapters.client.player import SAMPLE_BYTES, Player, stereo
 from adapters.client.responses import ResponseState
 from adapters.command_line.talk_folder import CONVERSATION, SUMMARY
 from adapters.command_line.talk_script import Microphone, Utterance
@@ -17,6 +20,9 @@ from adapters.wire.schema import names
 
 SECRETS = ("resume_token",)
 LONG_CHARS = 4_096
+PIECE_BYTES = 128 * 1024
+SIDE_BYTES_MAX = 1024 * 1024 * 1024
+"""Six hours at 24 kHz; what is said later is not saved. A WAV file of both sides ends at twice as much."""
 
 
 @dataclass
@@ -32,6 +38,33 @@ class Answer:
     """When the player fell silent."""
 
 
+class Side:
+    """What one of the two said or was heard to say, silence included: on the disk, for a talk may take hours."""
+
+    def __init__(self, folder: Path) -> None:
+        self._file: IO[bytes] = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - ``close`` does
+        self._size = 0
+
+    def add(self, pcm: bytes) -> None:
+        """Behind what is there."""
+        if self._size + len(pcm) <= SIDE_BYTES_MAX:
+            self._file.write(pcm)
+            self._size += len(pcm)
+
+    def pieces(self, start: int = 0, end: int | None = None) -> Iterator[bytes]:
+        """From one sample to another, or to the end."""
+        at, stop = start * SAMPLE_BYTES, self._size if end is None else min(end * SAMPLE_BYTES, self._size)
+        while at < stop:
+            self._file.seek(at)
+            piece = self._file.read(min(PIECE_BYTES, stop - at))
+            at += len(piece)
+            yield piece
+
+    def close(self) -> None:
+        """It is gone then."""
+        self._file.close()
+
+
 @dataclass
 class TalkRecord:
     """Collects during the talk; ``save`` writes the files."""
@@ -40,6 +73,8 @@ class TalkRecord:
     player: Player
     speed: float = 1.0
     events: TextIO | None = None
+    you: Side | None = None
+    assistant: Side | None = None
     answers: list[Answer] = field(default_factory=list)
     errors: list[dict[str, Any]] = field(default_factory=list)
     reconnects: int = 0
@@ -49,6 +84,16 @@ class TalkRecord:
         if self.events is not None:
             line = {"at_ms": at_ms, **without_audio(event.payload)}
             self.events.write(json.dumps(line, ensure_ascii=False) + "\n")
+
+    def keep(self, folder: Path) -> None:
+        """From now on, for ``save``: both sides."""
+        self.you, self.assistant = Side(folder), Side(folder)
+
+    def note_sound(self, said: bytes, heard: bytes) -> None:
+        """What the user said, and what was heard of the assistant, since the last call."""
+        if self.you is not None and self.assistant is not None:
+            self.you.add(said)
+            self.assistant.add(heard)
 
     def answer(self, response_id: str) -> Answer | None:
         """By the response's id."""
@@ -96,17 +141,22 @@ class TalkRecord:
         }
 
     def save(self, folder: Path) -> list[Path]:
-        """Write answer_N.wav, conversation.wav and summary.json; their paths."""
-        files = {
-            f"answer_{answer.number}.wav": wav_bytes(self.player.heard_pcm(answer.state.response_id), self.player.rate)
-            for answer in self.answers
-        }
-        sides = stereo(bytes(self.microphone.heard), self.player.timeline_pcm())
-        files[CONVERSATION] = wav_bytes(sides, self.player.rate, channels=2)
-        files[SUMMARY] = (json.dumps(self.summary(), indent=2, ensure_ascii=False) + "\n").encode()
-        for name, data in files.items():
-            (folder / name).write_bytes(data)
-        return [folder / name for name in files]
+        """Write answer_N.wav, conversation.wav and summary.json; their paths. Needs ``keep``."""
+        assert self.you is not None
+        assert self.assistant is not None
+        paths = []
+        for answer in self.answers:
+            paths.append(folder / f"answer_{answer.number}.wav")
+            heard = self.player.heard_samples(answer.state.response_id)
+            _write_wav(paths[-1], self.player.rate, 1, self.assistant.pieces(*heard))
+        sides = zip_longest(self.you.pieces(), self.assistant.pieces(), fillvalue=b"")
+        paths.append(folder / CONVERSATION)
+        _write_wav(paths[-1], self.player.rate, 2, (stereo(you, assistant) for you, assistant in sides))
+        self.you.close()
+        self.assistant.close()
+        paths.append(folder / SUMMARY)
+        paths[-1].write_text(json.dumps(self.summary(), indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+        return paths
 
     def _played(self, answer: Answer) -> int:
         return self.player.played_ms(answer.state.response_id)
@@ -136,6 +186,15 @@ class TalkRecord:
             "underruns": heard.underruns,
             "underrun_ms": heard.underrun_ms,
         }
+
+
+def _write_wav(path: Path, rate: int, channels: int, pieces: Iterable[bytes]) -> None:
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(channels)
+        file.setsampwidth(SAMPLE_BYTES)
+        file.setframerate(rate)
+        for piece in pieces:
+            file.writeframesraw(piece)
 
 
 def without_audio(value: Any) -> Any:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass
 
-from adapters.command_line.audio_files import speech_span_ms
+from adapters.command_line.audio_files import Recording
 
 SAMPLE_BYTES = 2
 
@@ -14,7 +16,7 @@ class Utterance:
     """One thing that is said. Times are ms on the talk's clock, None while it has not been said."""
 
     name: str
-    pcm: bytes = field(repr=False)
+    length_ms: int
     began_ms: int | None = None
     speech_start_ms: int | None = None
     speech_end_ms: int | None = None
@@ -28,43 +30,57 @@ class Microphone:
 
     def __init__(self, rate: int) -> None:
         self.rate = rate
-        self.heard = bytearray()
-        """All that was handed out: the user's side of the conversation."""
         self.utterances: list[Utterance] = []
-        self._pending = bytearray()
+        self._samples = 0
+        self._left = 0
+        """Samples of what is still to be said."""
+        self._sounds: deque[Iterator[bytes]] = deque()
+        self._read = bytearray()
+        """Of the first of them."""
 
     @property
     def is_silent(self) -> bool:
         """Nothing is left to say."""
-        return not self._pending
+        return not self._left
 
     @property
     def clock_ms(self) -> int:
         """Sound handed out so far."""
-        return len(self.heard) // SAMPLE_BYTES * 1_000 // self.rate
+        return self._ms(self._samples)
 
-    def say(self, name: str, pcm: bytes) -> Utterance:
+    def _ms(self, samples: int) -> int:
+        return samples * 1_000 // self.rate
+
+    def say(self, name: str, sound: Recording) -> Utterance:
         """Queue an utterance; its times are where it will stand on the microphone's clock."""
-        utterance = Utterance(name, pcm)
-        utterance.began_ms = (len(self.heard) + len(self._pending)) // SAMPLE_BYTES * 1_000 // self.rate
-        span = speech_span_ms(pcm, self.rate)
-        if span is not None:
-            utterance.speech_start_ms = utterance.began_ms + span[0]
-            utterance.speech_end_ms = utterance.began_ms + span[1]
+        utterance = Utterance(name, self._ms(sound.samples))
+        utterance.began_ms = self._ms(self._samples + self._left)
+        if sound.speech_ms is not None:
+            utterance.speech_start_ms = utterance.began_ms + sound.speech_ms[0]
+            utterance.speech_end_ms = utterance.began_ms + sound.speech_ms[1]
         self.utterances.append(utterance)
-        self._pending += pcm
+        self._sounds.append(sound.pieces())
+        self._left += sound.samples
         return utterance
 
     def take(self, chunk_ms: int, now_ms: int) -> bytes:
         """The next ``chunk_ms`` of the room, silence where nothing is said."""
         size = chunk_ms * self.rate // 1_000 * SAMPLE_BYTES
-        chunk = bytes(self._pending[:size]).ljust(size, b"\0")
-        del self._pending[:size]
+        while len(self._read) < size and self._sounds:
+            piece = next(self._sounds[0], None)
+            if piece is None:
+                self._sounds.popleft()
+            else:
+                self._read += piece
+        chunk = bytes(self._read[:size]).ljust(size, b"\0")
+        del self._read[:size]
+        # A file that has become shorter since it was opened ends where it ends.
+        self._left = max(0, self._left - size // SAMPLE_BYTES) if self._sounds or self._read else 0
         return self.hear(chunk, now_ms)
 
     def hear(self, chunk: bytes, now_ms: int) -> bytes:
         """Sound that is really there (a sound card's)."""
-        self.heard += chunk
+        self._samples += len(chunk) // SAMPLE_BYTES
         for utterance in self.utterances:
             if (
                 utterance.end_sent_ms is None

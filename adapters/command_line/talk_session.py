@@ -17,7 +17,7 @@ from adapters.client.frames import DuplexEvent
 from adapters.client.player import Player
 from adapters.client.responses import ResponseState
 from adapters.client.trio_client import DuplexClient
-from adapters.command_line.audio_files import level
+from adapters.command_line.audio_files import Recording, level
 from adapters.command_line.talk_record import Answer, TalkRecord
 from adapters.command_line.talk_script import Microphone
 from adapters.wire.schema import names
@@ -27,6 +27,8 @@ from gpu_runtime.resampler import Resampler
 RATE = 24_000
 STEP_MS = 20
 """How often the player and the meter are looked at."""
+RECENT_BYTES = 100 * RATE // 1_000 * 2
+"""Whose loudness the meter shows."""
 LINGER_MS = 300
 INPUT_KEPT_MS = 10_000
 """After so long without a connection silence and live sound are not kept for it any more."""
@@ -71,11 +73,11 @@ class SoundCard(Protocol):
 
 @dataclass(frozen=True)
 class TalkPlan:
-    """What is said. ``question`` and ``interrupt`` are (name, pcm16 at 24 kHz)."""
+    """What is said. ``question`` and ``interrupt`` are (name, sound at 24 kHz)."""
 
-    question: tuple[str, bytes] | None = None
+    question: tuple[str, Recording] | None = None
     text: str | None = None
-    interrupt: tuple[str, bytes] | None = None
+    interrupt: tuple[str, Recording] | None = None
     after_s: float = 1.5
     """How much of the first answer is heard before it is interrupted."""
     chunk_ms: int = 200
@@ -100,9 +102,9 @@ class Talk:
         self._narrator = narrator
         self._sound_card = sound_card
         self._origin = trio.current_time()
-        self._player = Player(0, rate=RATE, prebuffer_ms=prebuffer_ms)
-        if sound_card is not None:
-            self._player.tap = bytearray()
+        self._player = Player(0, rate=RATE, prebuffer_ms=prebuffer_ms, keep_audio=False)
+        self._player.tap = self._heard = bytearray()
+        self._recent = b""
         self.microphone = Microphone(RATE)
         self.record = TalkRecord(self.microphone, self._player, plan.speed)
         self._resampled_id = ""
@@ -134,7 +136,7 @@ class Talk:
         events = self._client.events()
         if self._plan.question is not None:
             said = self.microphone.say(*self._plan.question)
-            length_s = len(said.pcm) // (2 * RATE)
+            length_s = said.length_ms // 1_000
             if length_s > LONG_S:
                 self._narrator.line(f"-- {said.name} lasts {length_s // 60} min {length_s % 60} s; Ctrl-C ends it")
         if self._plan.text is not None:
@@ -174,6 +176,7 @@ class Talk:
                 await self._sleep_until(sent_ms)
                 chunk = self.microphone.take(self._plan.chunk_ms, self.now_ms)
             self._user_level = level(chunk)
+            self.record.note_sound(chunk, b"")
             if not self._is_long_gone() or (self._sound_card is None and any(chunk)):
                 await self._client.append_audio(chunk)
 
@@ -224,8 +227,8 @@ class Talk:
         played_ms = self._player.played_ms(first.state.response_id)
         if played_ms >= self._plan.after_s * 1_000 or (first.done_ms is not None and self._player.is_idle):
             self._interrupted = True
-            name, pcm = self._plan.interrupt
-            self.microphone.say(name, pcm)
+            name, _ = self._plan.interrupt
+            self.microphone.say(*self._plan.interrupt)
             self._narrator.line(f"-- {name} begins after {played_ms / 1_000:.1f} s of the answer")
 
     def _is_over(self) -> bool:
@@ -339,9 +342,12 @@ class Talk:
         self._narrator.line(f"you: {text}")
 
     def _show(self) -> None:
-        recent = b"" if self._player.sounding_id is None else self._player.recent_pcm(STEP_MS * 5)
+        heard = bytes(self._heard)
+        self._heard.clear()
+        self.record.note_sound(b"", heard)
+        self._recent = (self._recent + heard)[-RECENT_BYTES:]
+        recent = b"" if self._player.sounding_id is None else self._recent
         state = "speaking" if self._player.sounding_id else "listening" if self._client.is_connected else "reconnecting"
         self._narrator.levels(self._user_level, level(recent), state)
-        if self._sound_card is not None and self._player.tap:
-            self._sound_card.play(bytes(self._player.tap))
-            self._player.tap.clear()
+        if self._sound_card is not None and heard:
+            self._sound_card.play(heard)

@@ -2,13 +2,28 @@
 
 from __future__ import annotations
 
+import io
+import os
 import struct
+import threading
+import tracemalloc
+import wave
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from adapters.command_line.audio_files import BadAudioFile, decode_wav, level, read_wav, speech_span_ms
+from adapters.command_line.audio_files import (
+    PIECE_FRAMES,
+    BadAudioFile,
+    level,
+    measured,
+    open_wav,
+    read_wav,
+    recording,
+    wav_pieces,
+)
+from adapters.command_line.talk_script import Microphone
 
 RATE = 16_000
 WAVE = (np.sin(np.arange(RATE) * (2 * np.pi * 440 / RATE)) * 0.5).astype(np.float32)
@@ -35,13 +50,16 @@ def encoded(tag: int, bits: int) -> bytes:
     return whole.astype(f"<i{bits // 8}").tobytes()
 
 
+def decoded(data: bytes) -> bytes:
+    return b"".join(wav_pieces(io.BytesIO(data), "x.wav", RATE))
+
+
 @pytest.mark.parametrize("extensible", [False, True])
 @pytest.mark.parametrize(("tag", "bits"), [(1, 8), (1, 16), (1, 24), (1, 32), (3, 32), (3, 64)])
 def test_every_sample_format(tag: int, bits: int, extensible: bool) -> None:
-    samples, rate = decode_wav(wav(tag, bits, encoded(tag, bits), extensible=extensible), "x.wav")
-    assert rate == RATE
-    assert samples.shape == (RATE, 1)
-    assert np.abs(samples[:, 0] - WAVE).max() < (0.02 if bits == 8 else 1e-4)
+    samples = np.frombuffer(decoded(wav(tag, bits, encoded(tag, bits), extensible=extensible)), "<i2") / 32_768
+    assert samples.shape == (RATE,)
+    assert np.abs(samples - WAVE).max() < (0.02 if bits == 8 else 1e-4)
 
 
 def test_any_rate_and_any_channels(tmp_path: Path) -> None:
@@ -67,19 +85,72 @@ def test_any_rate_and_any_channels(tmp_path: Path) -> None:
 )
 def test_what_cannot_be_read_is_named(data: bytes) -> None:
     with pytest.raises(BadAudioFile, match=r"x\.wav"):
-        decode_wav(data, "x.wav")
+        decoded(data)
 
 
 def test_a_file_that_is_cut_off_is_read_as_far_as_it_goes() -> None:
-    samples, _ = decode_wav(wav(1, 16, encoded(1, 16))[:-1_001], "x.wav")
-    assert len(samples) == RATE - 501
+    assert len(decoded(wav(1, 16, encoded(1, 16))[:-1_001])) // 2 == RATE - 501
 
 
 def test_where_speech_is() -> None:
     quiet, loud = np.zeros(RATE // 2, "<i2"), (WAVE * 20_000).astype("<i2")
-    assert speech_span_ms(np.concatenate([quiet, loud, quiet]).tobytes(), RATE) == (500, 1_500)
-    assert speech_span_ms(quiet.tobytes(), RATE) is None
-    assert speech_span_ms(b"", RATE) is None
+    whole = np.concatenate([quiet, loud, quiet]).tobytes()
+    for size in (len(whole), 2_000, 2):
+        pieces = [whole[at : at + size] for at in range(0, len(whole), size)]
+        assert measured(pieces, RATE) == (2 * RATE, (500, 1_500)), "however it is cut into pieces"
+    assert measured([quiet.tobytes()], RATE) == (RATE // 2, None)
+    assert measured([], RATE) == (0, None)
+
+
+@pytest.mark.parametrize("rate", [RATE, 24_000])
+@pytest.mark.parametrize("frames", [PIECE_FRAMES - 1, PIECE_FRAMES, 2 * PIECE_FRAMES, 2 * PIECE_FRAMES + 7])
+def test_a_file_of_several_pieces_is_read_without_a_seam(frames: int, rate: int, tmp_path: Path) -> None:
+    tone = np.sin(np.arange(frames) * (2 * np.pi * 440 / RATE)) * 0.5
+    (tmp_path / "x.wav").write_bytes(wav(1, 16, (tone * 32_767).astype("<i2").tobytes()))
+    heard = np.frombuffer(read_wav(tmp_path / "x.wav", rate), "<i2") / 32_768
+    assert open_wav(tmp_path / "x.wav", rate).samples == len(heard)
+    assert abs(len(heard) - frames * rate / RATE) <= 1
+    wanted = np.sin(np.arange(len(heard)) * (2 * np.pi * 440 / rate)) * 0.5
+    inside = slice(200, -200)  # a filter's ends
+    assert np.abs(heard - wanted)[inside].max() < 1e-3
+
+
+def test_half_an_hour_takes_no_more_memory_than_a_minute(tmp_path: Path) -> None:
+    """It was held in memory several times over: three hours took 0.8 GB."""
+    path = tmp_path / "lecture.wav"
+    with wave.open(str(path), "wb") as file:
+        file.setparams((1, 2, 24_000, 0, "NONE", ""))
+        for _ in range(30):
+            file.writeframesraw(bytes(60 * 24_000 * 2))
+    tracemalloc.start()
+    microphone = Microphone(24_000)
+    said = microphone.say("lecture", open_wav(path, 24_000))
+    while not microphone.is_silent:
+        microphone.take(10_000, 0)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert said.length_ms == microphone.clock_ms == 30 * 60_000
+    assert peak < 4_000_000
+
+
+def test_a_pipe_is_read_as_a_file_is(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "x.wav")
+    data = wav(1, 16, encoded(1, 16))
+    writer = threading.Thread(target=(tmp_path / "x.wav").write_bytes, args=(data,))
+    writer.start()
+    sound = open_wav(tmp_path / "x.wav", RATE)
+    writer.join()
+    assert sound.samples == RATE
+    assert b"".join(sound.pieces()) == b"".join(sound.pieces()) == decoded(data)
+
+
+def test_a_file_that_is_shorter_when_it_is_said_ends_there() -> None:
+    lengths = iter([10_000, 4_000])
+    microphone = Microphone(1_000)
+    microphone.say("x", recording(lambda: iter([bytes(2 * next(lengths))]), 1_000))
+    for _ in range(5):
+        microphone.take(1_000, 0)
+    assert microphone.is_silent
 
 
 def test_the_meter_goes_from_nothing_to_full() -> None:

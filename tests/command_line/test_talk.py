@@ -200,6 +200,16 @@ def test_a_model_that_is_not_there_is_no_wrong_path() -> None:
 
 
 @pytest.mark.realtime
+def test_a_path_that_is_none_is_told_the_usual_one() -> None:
+    server = FakeServer()
+    server.refusals = [b'{"error": {"code": "not_found", "message": "There is no WebSocket at this path."}}']
+    with running(server) as url:
+        result = run_talk("--say", "hello", "--url", url)
+    assert result.exit_code == 1
+    assert "no WebSocket at this path. It is usually /v1/realtime." in result.output
+
+
+@pytest.mark.realtime
 def test_silence_is_answered_by_nothing_and_that_is_an_error(tmp_path: Path) -> None:
     with running(FakeServer()) as url:
         result = run_talk(spoken(tmp_path / "q.wav", silence(200)), "--url", url, "--timeout", "0.5")
@@ -215,7 +225,7 @@ def test_ctrl_c_before_the_answer_is_heard_is_no_success(tmp_path: Path) -> None
 
     def press_ctrl_c_once_it_answers() -> None:
         until = time.monotonic() + 30
-        while not server.session.produced and time.monotonic() < until:
+        while not server.session.played and time.monotonic() < until:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -18,6 +18,7 @@ from tests.command_line.test_talk import run_talk, running
 def saved(folder: Path, answers: int) -> None:
     """What a talk with so many answers leaves."""
     record = TalkRecord(Microphone(24_000), Player(0, rate=24_000))
+    record.keep(folder)
     record.save(folder)
     summary = record.summary() | {"answers": [{"file": f"answer_{n}.wav"} for n in range(1, answers + 1)]}
     (folder / "summary.json").write_text(json.dumps(summary))

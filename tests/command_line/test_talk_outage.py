@@ -10,9 +10,10 @@ from adapters.client.transport import TransportRefused
 from adapters.client.trio_client import DuplexClient
 from adapters.command_line.talk_session import Talk, TalkPlan
 from tests.client.fake_server import MemoryNetwork, network, tone
+from tests.speech.hearing import sound
 
 LOADING = TransportRefused(503, b'{"error": {"code": "loading", "message": "The model is still loading."}}', "2")
-QUESTION = ("question.wav", tone(500))
+QUESTION = sound(("question.wav", tone(500)))
 
 
 class Lines:

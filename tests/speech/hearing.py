@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from adapters.command_line.audio_files import read_wav
+from adapters.command_line.audio_files import Recording, read_wav, recording
 
 RATE = 24_000
 DATA = Path(__file__).parents[1] / "data"
@@ -36,6 +36,12 @@ def backchannel(name: str) -> tuple[str, bytes]:
     """A spoken remark that asks for nothing."""
     path = DATA / "backchannels" / f"{name}.wav"
     return path.stem, read_wav(path, RATE)
+
+
+def sound(spoken: tuple[str, bytes]) -> tuple[str, Recording]:
+    """The same for a talk's plan."""
+    name, pcm = spoken
+    return name, recording(lambda: iter([pcm]), RATE)
 
 
 def words(text: str) -> list[str]:

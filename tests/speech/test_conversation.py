@@ -20,7 +20,7 @@ from core.session import events as e
 from core.session.history import history
 from core.session.ledger import heard_chars
 from store.opening import open_store
-from tests.speech.hearing import QUESTIONS, RATE, STORY, backchannel, edits, question, words
+from tests.speech.hearing import QUESTIONS, RATE, STORY, backchannel, edits, question, sound, words
 
 pytestmark = [pytest.mark.models, pytest.mark.realtime]
 
@@ -92,7 +92,10 @@ async def test_a_question_faster_than_real_time_gets_the_same_answer(cascade_ser
 
 async def test_a_remark_over_the_answer_does_not_cut_it(cascade_server: ServerProcess) -> None:
     plan = TalkPlan(
-        question=question("kokoro_af_heart", STORY), interrupt=backchannel("espeak_mhm"), chunk_ms=CHUNK_MS, after_s=1.5
+        question=sound(question("kokoro_af_heart", STORY)),
+        interrupt=sound(backchannel("espeak_mhm")),
+        chunk_ms=CHUNK_MS,
+        after_s=1.5,
     )
     summary, replay = await talk(cascade_server, plan)
     decided = [(event.action, event.reason) for event in events(replay, e.OverlapDecided)]
@@ -104,8 +107,8 @@ async def test_a_remark_over_the_answer_does_not_cut_it(cascade_server: ServerPr
 
 async def test_a_question_over_the_answer_cuts_it_and_is_answered(cascade_server: ServerProcess) -> None:
     plan = TalkPlan(
-        question=question("kokoro_af_heart", STORY),
-        interrupt=question("kokoro_bf_emma", 0),
+        question=sound(question("kokoro_af_heart", STORY)),
+        interrupt=sound(question("kokoro_bf_emma", 0)),
         chunk_ms=CHUNK_MS,
         after_s=1.5,
     )
