@@ -105,9 +105,13 @@ class Conversation:
                 self._tell(state)
 
     def _item(self, payload: Mapping[str, Any], now_ns: int) -> None:
+        """What an answer says is its item; a function call of it is another."""
         state = self._running(payload, now_ns)
         item = payload.get("item")
-        state.item_id = (item.get("id") if isinstance(item, Mapping) else payload.get("item_id")) or state.item_id
+        if not isinstance(item, Mapping):
+            item = {"id": payload.get("item_id")}
+        if item.get("type", "message") == "message":
+            state.item_id = item.get("id") or state.item_id
 
     def _listen(self, payload: Mapping[str, Any], now_ns: int) -> None:
         response = payload.get("response")

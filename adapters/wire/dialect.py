@@ -96,7 +96,6 @@ class Dialect:
     """One wire dialect. ``defaults`` is the configuration of a session whose client asks for nothing."""
 
     name: str
-    version: int
     defaults: SessionConfig
     rules: Rules
     handlers: Mapping[str, Handler]

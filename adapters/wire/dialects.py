@@ -37,7 +37,6 @@ def _queued(waiting: Waiting) -> Mapping[str, Any]:
 
 OPENAI = Dialect(
     name=OpenAIProjection.dialect,
-    version=OpenAIProjection.version,
     defaults=openai.DEFAULTS,
     rules=openai.RULES,
     handlers=openai.HANDLERS,
@@ -50,7 +49,6 @@ OPENAI = Dialect(
 
 DUPLEX = Dialect(
     name=DuplexProjection.dialect,
-    version=DuplexProjection.version,
     defaults=duplex.DEFAULTS,
     rules=duplex.RULES,
     handlers=duplex.HANDLERS,
@@ -64,7 +62,6 @@ DUPLEX = Dialect(
 
 MINICPMO = Dialect(
     name=MiniCPMOProjection.dialect,
-    version=MiniCPMOProjection.version,
     defaults=minicpmo.DEFAULTS,
     rules=minicpmo.RULES,
     handlers=minicpmo.HANDLERS,
@@ -81,7 +78,6 @@ MINICPMO = Dialect(
 
 MOSHI = Dialect(
     name=MoshiProjection.dialect,
-    version=MoshiProjection.version,
     defaults=moshi.DEFAULTS,
     rules=moshi.RULES,
     handlers=moshi.HANDLERS,

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from adapters.wire.duplex.projection import DuplexProjection
 from adapters.wire.minicpmo.projection import MiniCPMOProjection
 from adapters.wire.moshi.projection import MoshiProjection
 from adapters.wire.openai.projection import OpenAIProjection
+from adapters.wire.openai.versions import VERSIONS
 from core.ports.projection import Projection
 
 PROJECTIONS: dict[tuple[str, int], Callable[[], Projection]] = {
-    (OpenAIProjection.dialect, OpenAIProjection.version): OpenAIProjection,
-    (DuplexProjection.dialect, DuplexProjection.version): DuplexProjection,
+    **{
+        (make.dialect, number): partial(make, number)
+        for make in (OpenAIProjection, DuplexProjection)
+        for number in VERSIONS
+    },
     (MiniCPMOProjection.dialect, MiniCPMOProjection.version): MiniCPMOProjection,
     (MoshiProjection.dialect, MoshiProjection.version): MoshiProjection,
 }

@@ -96,6 +96,8 @@ class Outbox:
     asides_bytes: int = 0
     cut_epoch: int = 0
     """The epoch that the last cut began: what comes in later of an older one is above that cut's cursor."""
+    cut_position: int = 0
+    """Up to this record the last cut has decided of all frames what becomes of them."""
     sent: dict[str, Sent] = attrs.field(factory=dict)
     played_out_ns: int = 0
     """When everything that was handed over will have been played; in the past: the client has run dry."""
@@ -147,6 +149,8 @@ class Outbox:
             if entry.dead is None and entry.frame.epoch < epoch:
                 self._settle(entry, cursor)
         self.cut_epoch = max(self.cut_epoch, epoch)
+        if self.entries:
+            self.cut_position = self.entries[-1].frame.position
         self.fall_silent()
         self.fence = max(self.fence, fence)
         self._count_anew()
@@ -254,9 +258,12 @@ class Outbox:
     # -- what others ask ---------------------------------------------------------------------------------------
 
     def cursor(self) -> Cursor:
-        """Where the stream stands, for the machine."""
-        more = self.place < len(self.entries)
-        return Cursor(self.number, dict(self.sent), self.entries[self.place].frame.position if more else 0)
+        """Where the stream stands, for the machine. What an earlier cut has spared and is sent again waits for no cut: it
+        cannot be undone any more."""
+        waiting = 0
+        if self.place < len(self.entries):
+            waiting = max(self.entries[self.place].frame.position, self.cut_position + 1)
+        return Cursor(self.number, dict(self.sent), waiting)
 
     def knows(self, number: int) -> bool:
         """Whether a client that has ``number`` can be continued from here without a hole."""
@@ -307,8 +314,9 @@ class Outbox:
     def _settle(self, entry: Entry, cursor: int) -> None:
         """A cut with ``cursor`` is the first after the frame's epoch.
 
-        Above the cursor both deltas and a completed end die. At or below it they were handed over once; when they are
-        asked for again (a resume), audio is dead and an end is not, since no other end follows.
+        Above the cursor deltas, calls and a completed end die. At or below it they were handed over once; when they are
+        asked for again (a resume), audio is dead. An end is not, since no other end follows; nor is a call, since the
+        model was told that it was made.
         """
         frame = entry.frame
         entry.dead = False if frame.kind == LIVE else frame.number > cursor or frame.kind == DELTA

@@ -15,8 +15,10 @@ from core.session.state import SessionState
 LIVE = "live"
 DELTA = "delta"
 TERMINAL = "terminal"
-"""What becomes of a frame that a cut finds above its cursor: ``live`` frames are sent all the same, ``delta`` and
-``terminal`` frames are never sent (the cancelled terminal that follows names the range)."""
+"""What a cut does to a frame of an answer that it ends. Above the cut's cursor ``live`` frames are sent all the same,
+``delta`` and ``terminal`` frames never (the end that follows names the range). At or below it they were handed over, and
+may be lost on their way: a resume then sends ``live`` and ``terminal`` frames again (an end, a function call: what
+stands), and no ``delta`` (what was to be heard or read)."""
 
 
 @attrs.frozen

@@ -27,7 +27,7 @@ class Sent:
 @attrs.frozen
 class Cursor:
     """Where the stream stands: the last number handed to the socket, and what of recent responses was sent. ``waiting``:
-    the first log position of which something was not handed over yet (0: nothing waits)."""
+    the first log position of which something was not handed over yet that a cut may still take (0: nothing waits)."""
 
     number: int = 0
     sent: Mapping[str, Sent] = attrs.field(factory=dict)

@@ -80,6 +80,42 @@ async def test_what_was_heard_of_a_whole_answer_is_all_of_it() -> None:
         assert response.heard_text == history == response.transcript
 
 
+async def test_a_call_that_was_on_its_way_when_the_line_was_cut_is_published_once_and_its_answer_stays_itself() -> None:
+    """The client's own item of an answer is what it says, whatever it calls beside it."""
+    tool = {"type": "function", "name": "look_up", "parameters": {"type": "object"}}
+    async with open_test_server(answer_units=20, rtf=0.5, call_at_unit=3) as server:
+        line = Line(server)
+        async with client_on(line) as client:
+            events = client.events()
+            await client.update_session({"tools": [tool]})
+            await client.send_text("call=look_up")
+            async for event in events:
+                if event.type == names.AUDIO_DELTA:
+                    break
+            credentials = client.credentials()  # what came until here; the rest is lost with the line
+            said, response_id = event.payload["item_id"], event.payload["response_id"]
+            async for event in events:
+                if event.type == names.ARGUMENTS_DONE:
+                    break
+            state = client.response_state(response_id)
+            assert state is not None
+            assert state.item_id == said != event.payload["item_id"]
+            await client.barge_in(played_ms=100, response_id=response_id)
+            await client.wait_for(names.RESPONSE_DONE, timeout_s=5)
+            second, heard = client_on(line, resume=credentials), []
+            resent = second.events()
+            async with second:
+                async for event in resent:
+                    heard.append(event.type)
+                    if event.type == names.RESPONSE_DONE:
+                        break
+                assert heard.count(names.ARGUMENTS_DONE) == 1
+                assert names.AUDIO_DELTA not in heard
+                assert [item["type"] for item in event.payload["response"]["output"]] == ["message", "function_call"]
+                assert second.statistics().lost_events == 0
+                assert await history_of(second, said) == "1", "what was played, and not the call's arguments"
+
+
 async def test_taking_over_from_another_client() -> None:
     async with open_test_server() as server:
         line = Line(server)

@@ -1,7 +1,7 @@
 """The plainest projection that keeps the stream's rules: a record is a frame, and an answer has one end that arrives.
 
-Deltas and the end of an answer that ran its course die with a cut that finds them above its cursor; the cut then brings
-the end anew, as a frame that cannot die, and names the numbers that died.
+Deltas, calls and the end of an answer that ran its course die with a cut that finds them above its cursor; the cut then
+brings the end anew, as a frame that cannot die, and names the numbers that died. A call that a cut finds handed over stands.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ class PlainProjection:
     def _call(self, record: e.Record, event: e.ToolCalled) -> Frame:
         answer = self._answers[event.response_id]
         payload = {"type": "call", "response_id": event.response_id, "call_id": event.call_id}
-        frame = self._frame(record, DELTA, answer.epoch, payload, response_id=event.response_id)
+        frame = self._frame(record, TERMINAL, answer.epoch, payload, response_id=event.response_id)
         answer.mortal.append(frame.number)
         return frame
 

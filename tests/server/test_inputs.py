@@ -227,3 +227,37 @@ async def test_a_long_history_at_once_is_taken_however_slow_the_store(path: str)
 
 def typed(text: str) -> dict[str, Any]:
     return {"type": "message", "role": "user", "content": [{"type": "input_text", "text": text}]}
+
+
+async def test_a_call_that_was_on_its_way_when_its_answer_was_cut_comes_again() -> None:
+    """The line tears with the call, the cut and the answer's end in flight: the model was told of the call, so its client
+    must be. What was said of the cut answer does not come again."""
+    async with open_test_server(answer_units=20, rtf=0.5, call_at_unit=3) as server:
+        async with server.connect(DUPLEX) as client:
+            created = await client.until("session.created")
+            await client.send("session.update", session={"tools": [TOOL]})
+            item = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "call=look_up"}]}
+            await client.send("conversation.item.create", item=item)
+            await client.send("response.create")
+            last = (await client.until("response.output_audio.delta"))["server_event_seq"]
+            called = await client.until("response.function_call_arguments.done")
+            await client.until("response.output_audio.delta")
+            await client.send("barge_in")
+            await client.until("response.done")
+        async with server.connect("/v1/realtime?duplex=1&resume=1") as again:
+            token, session_id = created["resume_token"], created["session"]["id"]
+            await again.send(
+                "session.resume", session_id=session_id, resume_token=token, last_received_server_event_seq=last
+            )
+            done = await again.until("response.done")
+            assert [part["type"] for part in done["response"]["output"]] == ["message", "function_call"]
+            assert "response.output_audio.delta" not in again.types()
+            assert [event for event in again.seen if event["type"] == called["type"]] == [called]
+            numbers = {event["server_event_seq"] for event in again.seen if "server_event_seq" in event}
+            skipped = again.seen[0]["skipped"] + done["response"]["metadata"].get("skipped", [])
+            skipped = {n for first, end in skipped for n in range(first, end + 1)}
+            assert numbers.isdisjoint(skipped)
+            assert numbers | skipped >= set(range(last + 1, done["server_event_seq"] + 1))
+            output = {"type": "function_call_output", "call_id": called["call_id"], "output": "it is 42"}
+            await again.send("conversation.item.create", item=output)
+            assert "got it is 42" in words(await answer(again))

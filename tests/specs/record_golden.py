@@ -1,7 +1,7 @@
 """``python -m tests.specs.record_golden [NAME ...]``: record golden logs of the current version into specs/golden.
 
 Those named, or else those that are not there yet. ``v1`` logs have a chain that says nothing of their records
-(core.session.digest, rule 1); nothing records them any more.
+(core.session.digest, rule 1), ``v2`` logs the first version of the stream; nothing records either any more.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def parts() -> Sequence[StoredBatch]:
 
 async def _read_again() -> Sequence[StoredBatch]:
     """A worker dies between a turn's commit and its transcript, and the next one reads that turn. Beside it stands a log
-    of a server that did not do so yet (``v1_lost_turn``: nothing records that any more)."""
+    of a server that did not do so yet (``v1_lost_turn``)."""
     async with (
         open_test_server(answer_units=6, rtf=0.5, hear_ms=300) as server,
         server.connect("/v1/realtime?duplex=1&model=scripted", 16_000) as client,
@@ -87,10 +87,38 @@ def read_again() -> Sequence[StoredBatch]:
     return virtual_time.run(_read_again)
 
 
+async def _openai() -> Sequence[StoredBatch]:
+    """OpenAI's dialect: speech with its transcript, a call in an answer that is cut after it, a truncate."""
+    async with (
+        open_test_server(answer_units=6, rtf=0.5, call_at_unit=1, transcript="call=look_up") as server,
+        server.connect("/v1/realtime?model=scripted", 24_000) as client,
+    ):
+        await client.until("session.created")
+        session = client.seen[0]["session"]["id"]
+        await client.send("session.update", session={"type": "realtime", "tools": [TOOL]})
+        await client.say()
+        await client.until("response.function_call_arguments.done")
+        delta = await client.until("response.output_audio.delta")
+        await client.send("response.cancel")
+        await client.send("conversation.item.truncate", item_id=delta["item_id"], content_index=0, audio_end_ms=100)
+        await client.until("conversation.item.truncated")
+        await client.say()
+        await client.until("response.done")
+        await client.socket.aclose()
+        await trio.sleep(1)
+        return await server.store.read(session, limit=10**6)
+
+
+def openai() -> Sequence[StoredBatch]:
+    """See ``_openai``."""
+    return virtual_time.run(_openai)
+
+
 LOGS: dict[str, Callable[[], Sequence[StoredBatch]]] = {
-    "v2_duplex": lambda: record()[0],
-    "v2_parts": parts,
-    "v2_read_again": read_again,
+    "v3_duplex": lambda: record()[0],
+    "v3_parts": parts,
+    "v3_read_again": read_again,
+    "v3_openai": openai,
 }
 
 

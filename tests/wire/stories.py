@@ -31,9 +31,13 @@ class Story:
         self.records: list[e.Record] = []
         self.seen: list[dict[str, Any]] = []
         self.handed: set[int] = set()
+        self.skipped: set[int] = set()
+        """What a resumed client was told that it will not get."""
         self._segment = 0
         for event in (
-            e.SessionOpened("duplex-0123456789abcdef", projection.dialect, 1, config or SessionConfig()),
+            e.SessionOpened(
+                "duplex-0123456789abcdef", projection.dialect, projection.version, config or SessionConfig()
+            ),
             e.OwnerChanged(1, "here"),
         ):
             record = e.Record(self.state.position + 1, 1, self.now_ns, event)
@@ -60,7 +64,7 @@ class Story:
     def deliver(self, count: int = 1_000_000) -> list[dict[str, Any]]:
         """Hand over at most ``count`` frames; what the client got."""
         got = []
-        while count and (item := self.outbox.peek(1)) is not None:
+        while count and (item := self.outbox.peek(self.outbox.generation)) is not None:
             assert isinstance(item, Entry)
             self.outbox.hand_over(item, self.now_ns)
             self.handed.add(item.frame.number)
@@ -68,6 +72,16 @@ class Story:
             count -= 1
         self.seen.extend(got)
         return got
+
+    def resume(self, lost: int) -> None:
+        """The line tears with the last ``lost`` frames on their way, and the client comes back for them."""
+        self.seen = self.seen[: max(0, len(self.seen) - lost)]
+        number = number_of(self.seen[-1]) if self.seen else 0
+        self.outbox.rewind(number)
+        self.do(c.Attach("token", number, self.outbox.resent(number, self.now_ns)))
+        for first, last in self.outbox.skipped(number):
+            self.skipped.update(range(first, last + 1))
+        self.outbox.attach(self.state.attachment.generation, number, (), 0)
 
     def wait(self, ms: int) -> None:
         self.now_ns += ms * MS
@@ -112,6 +126,10 @@ class Story:
         active = self.state.active
         assert active is not None
         return self.do(c.ModelDone(self.state.epoch, active.response_id, status, reason, (5, 7)))
+
+
+def number_of(payload: dict[str, Any]) -> int:
+    return int(payload["event_id"].rpartition("_")[2])
 
 
 def types(payloads: list[dict[str, Any]]) -> list[str]:

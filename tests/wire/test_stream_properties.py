@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,12 +16,13 @@ from adapters.wire.minicpmo.projection import MiniCPMOProjection
 from adapters.wire.moshi.projection import MoshiProjection
 from adapters.wire.openai.projection import OpenAIProjection
 from adapters.wire.schema.shapes import skipped_of_done
+from core.ports.projection import Projection
 from core.session import commands as c
 from core.session.apply import apply
 from core.session.config import INPUT_KINDS
 from core.session.events import Record, SessionOpened
 from core.session.state import SessionState
-from tests.wire.stories import Story
+from tests.wire.stories import Story, number_of
 
 ACTIONS = st.one_of(
     st.tuples(st.just("ask")),
@@ -41,6 +43,7 @@ ACTIONS = st.one_of(
     st.tuples(st.just("lose")),
     st.tuples(st.just("gain")),
     st.tuples(st.just("fail")),
+    st.tuples(st.just("resume"), st.integers(0, 30)),
     st.tuples(st.just("update")),
 )
 
@@ -109,20 +112,30 @@ def test_the_stream_can_be_rebuilt_whatever_is_cut(
     _nothing_follows_an_end(story.seen)
     _calls_are_known_to_both(story)
     announced = {n for p in story.seen if p["type"] == "response.done" for n in _skipped(p)}
-    got = {int(p["event_id"].rpartition("_")[2]) for p in story.seen}
+    announced |= story.skipped
+    numbers = [number_of(p) for p in story.seen]
+    assert numbers == sorted(set(numbers)), "each once, in order"
+    got = set(numbers)
     assert got.isdisjoint(announced)
     assert got | announced == set(range(1, story.projection.number + 1))
     json.dumps([dict(frame.payload) for frame in story.frames], allow_nan=False)
     _a_replay_gives_the_same(story, make)
 
 
-_ALL = [OpenAIProjection, DuplexProjection, MiniCPMOProjection, MoshiProjection]
+_ALL = [
+    OpenAIProjection,
+    DuplexProjection,
+    lambda: OpenAIProjection(1),
+    lambda: DuplexProjection(1),
+    MiniCPMOProjection,
+    MoshiProjection,
+]
 
 
 @pytest.mark.parametrize("make", _ALL)
 @given(actions=st.lists(ACTIONS, max_size=60), data=st.data())
 def test_a_stream_whose_beginning_was_passed_over_goes_on_as_if_it_had_been_folded(
-    make: type[OpenAIProjection], actions: list[tuple[Any, ...]], data: st.DataObject
+    make: Callable[[], Projection], actions: list[tuple[Any, ...]], data: st.DataObject
 ) -> None:
     story = Story(make())
     for action in actions:
@@ -149,7 +162,8 @@ def _calls_are_known_to_both(story: Story) -> None:
     apart = {i for response in story.state.responses.values() if response.out_of_band for i in response.calls}
     told = {item_id for item_id, item in story.state.items.items() if item.name}
     gone = {p["item_id"] for p in story.seen if p["type"] == "conversation.item.deleted"}
-    assert told <= asked
+    assert told <= asked, "of which the client never heard"
+    assert told.isdisjoint(gone)
     assert asked - told <= apart | gone
 
 

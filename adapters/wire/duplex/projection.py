@@ -26,7 +26,6 @@ class DuplexProjection(OpenAIProjection):
     """``server_event_seq`` in every numbered event; see OpenAIProjection for the rest."""
 
     dialect: str = "duplex"
-    version: int = 1
     number_field: str | None = names.NUMBER
 
     def greeting(self, state: SessionState, credentials: Credentials | None) -> list[Mapping[str, Any]]:

@@ -6,6 +6,10 @@ that ran its course is ``TERMINAL``, and a cut with cursor c brings the answer's
 ones, with the text that was heard and the numbers that died. Then whatever a sender does with c, the client is told of
 exactly one end. An answer whose end was handed over, and which still plays, is told to be cleared instead.
 
+A function call is ``TERMINAL`` too: one whose last frame is at or below c was made, and whoever lost it on its way gets it
+at the resume. Of one that was only begun, the frames at or below c stand as well, and behind the cut follows that its item
+is deleted; so whoever hears of it, then or at a resume, hears of both.
+
 An answer's message is announced when its first unit comes. One that was cut before that leaves no trace but its
 response.created and response.done.
 
@@ -25,6 +29,7 @@ from adapters.wire.frames import Emitter
 from adapters.wire.openai import items
 from adapters.wire.openai.errors import refusal_body
 from adapters.wire.openai.session_object import session_object
+from adapters.wire.openai.versions import NEWEST, VERSIONS
 from adapters.wire.problems import error_body
 from adapters.wire.schema import names
 from core.ports.projection import DELTA, LIVE, TERMINAL, Credentials, Frame, Resumption
@@ -53,10 +58,11 @@ class OpenAIProjection:
     """See core.ports.projection.Projection. Keeps nothing but the last answers and the open speech segment."""
 
     dialect: str = "openai"
-    version: int = 1
     number_field: str | None = None
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = NEWEST) -> None:
+        self.version = version
+        self._rules = VERSIONS[version]
         self._number = 0
         self._answers = Answers()
         self._segment: Segment | None = None
@@ -314,10 +320,10 @@ class OpenAIProjection:
         answer = self._answers.get(event.response_id)
         if answer is None:
             return
-        index = answer.take_index()
+        kind, index = self._rules.call_kind, answer.take_index()
         call = items.function_call(event.item_id, event.call_id, event.name, event.arguments)
         begun = {**call, "status": items.IN_PROGRESS, "arguments": ""}
-        first = self.announce_item(emit, answer, state, begun, index, DELTA)
+        first = self.announce_item(emit, answer, state, begun, index, kind)
         place = {
             "response_id": answer.response_id,
             "item_id": event.item_id,
@@ -326,10 +332,10 @@ class OpenAIProjection:
         }
         done = {**place, "name": event.name, "arguments": event.arguments}
         item_done = {"response_id": answer.response_id, "output_index": index, "item": call}
-        emit.add(DELTA, names.ARGUMENTS_DELTA, {**place, "delta": event.arguments}, answer.epoch, answer.response_id)
-        emit.add(DELTA, names.ARGUMENTS_DONE, done, answer.epoch, answer.response_id)
-        emit.add(DELTA, names.OUTPUT_ITEM_DONE, item_done, answer.epoch, answer.response_id)
-        self._item_event(emit, names.ITEM_DONE, state, call, DELTA, answer.epoch)
+        emit.add(kind, names.ARGUMENTS_DELTA, {**place, "delta": event.arguments}, answer.epoch, answer.response_id)
+        emit.add(kind, names.ARGUMENTS_DONE, done, answer.epoch, answer.response_id)
+        emit.add(kind, names.OUTPUT_ITEM_DONE, item_done, answer.epoch, answer.response_id)
+        self._item_event(emit, names.ITEM_DONE, state, call, kind, answer.epoch)
         answer.calls.append(Call(first, emit.number, call))
         answer.mark_deltas(first, emit.number)
 

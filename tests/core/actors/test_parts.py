@@ -10,7 +10,7 @@ from core.actors.outbox import WAITING_FRAMES_MAX, Entry, Outbox
 from core.actors.pacer import Pacer
 from core.actors.tokens import ResumeRefused, check_token, token_hash
 from core.actors.translate import command_from
-from core.ports.projection import DELTA, LIVE, Frame
+from core.ports.projection import DELTA, LIVE, TERMINAL, Frame
 from core.ports.runtime import LaneEnded, Produced, RuntimeBusy
 from core.session import commands as c
 from core.session import events as e
@@ -107,6 +107,20 @@ def test_the_cursor_names_the_first_record_that_waits() -> None:
     assert (box.cursor().number, box.cursor().waiting) == (1, 2)
     deliver(box)
     assert (box.cursor().number, box.cursor().waiting) == (3, 0)
+
+
+def test_what_a_cut_has_spared_waits_for_no_other() -> None:
+    """Whatever stands is sent again to a client that comes back, and no later cut may take it from the model."""
+    box = outbox()
+    add(box, 3, kind=TERMINAL)
+    deliver(box)
+    box.cut(2, 3, 0)
+    box.attach(1, 0, (), 0)
+    assert box.cursor().waiting == 4
+    add(box, 1)
+    assert box.cursor().waiting == 4
+    assert deliver(box) == [1, 2, 3, 4]
+    assert box.cursor().waiting == 0
 
 
 # -- the pacer --------------------------------------------------------------------------------------------------------

@@ -109,6 +109,16 @@ def test_a_seed_makes_the_same_story_again(store: str, setting: Setting, program
     assert first.client.got == second.client.got
 
 
+@pytest.mark.parametrize("call_at", [-1, 0, 1])
+@pytest.mark.parametrize("latency_ms", [30, 300])
+def test_a_call_that_was_on_its_way_when_the_line_was_cut_is_no_secret_of_the_models(
+    latency_ms: int, call_at: int
+) -> None:
+    """Handed over before the barge-in, so it was made; lost with its connection, so it has to come again."""
+    setting = Setting(config="tools", latency_ms=latency_ms, units=2, rtf=0.05, told=False, call_at=call_at)
+    run(printed(setting, [("ask", 100), ("barge_in", 0), ("take_over", 0)]))
+
+
 def test_another_seed_may_be_another_story() -> None:
     """The seed decides who goes first when several could: without waits between the verbs, that can be seen."""
     hurry: Program = [
