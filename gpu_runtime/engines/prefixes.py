@@ -48,8 +48,10 @@ class Prefixes:
         one, else the idle one that was used least recently. ``head_tokens``: what any conversation may begin with, which
         tells nothing. One token of ``ids`` at least is left to feed. It is busy from here on. None: all are in use."""
         idle = [slot for slot in self._slots if not slot.busy]
-        best = max(idle, key=lambda slot: (common(slot.ids, ids), has_slid(slot.ids, ids), slot.used), default=None)
-        slid = best is not None and has_slid(best.ids, ids)
+        slides = [has_slid(slot.ids, ids) for slot in idle]
+        pairs = zip(idle, slides, strict=True)
+        chosen = max(pairs, key=lambda pair: (common(pair[0].ids, ids), pair[1], pair[0].used), default=None)
+        best, slid = chosen or (None, False)
         if best is None or not (slid or _continues(best.ids, ids, head_tokens)):
             if len(self._slots) < self._slots_max:
                 best = Slot(f"chat-{len(self._slots)}")
