@@ -21,6 +21,7 @@ from core.ports.store import (
     Body,
     Owned,
     Row,
+    SessionExists,
     SessionRow,
     SessionUnknown,
     StoredBatch,
@@ -139,6 +140,10 @@ class MemoryDatabase:
         """As Keeper.delete."""
         self.head(session)
         del self._heads[session], self._batches[session]
+        self.delete_bodies(session)
+
+    def delete_bodies(self, session: str) -> None:
+        """All of a session's."""
         self._bodies = {key: data for key, data in self._bodies.items() if key[0] != session}
 
     def put_body(self, session: str, body: Body) -> None:
@@ -190,6 +195,10 @@ class MemoryDatabase:
         if head is None:
             raise SessionUnknown(session)
         return head
+
+    def has(self, session: str) -> bool:
+        """Whether there is such a session."""
+        return session in self._heads
 
     def heads(self) -> list[Head]:
         """All sessions, newest first."""
@@ -308,6 +317,8 @@ class MemoryStore(QueuedStore):
     async def put_bodies(self, session: str, bodies: Sequence[Body]) -> None:
         """See Keeper.put_bodies."""
         await trio.lowlevel.checkpoint()
+        if self.database.has(session):
+            raise SessionExists(session)
         for body in bodies:
             self.database.put_body(session, body)
 
@@ -315,6 +326,12 @@ class MemoryStore(QueuedStore):
         """See Keeper.put_log. Raises RecordInvalid."""
         await trio.lowlevel.checkpoint()
         self.database.put_log(batches, replacing)
+
+    async def withdraw(self, session: str) -> None:
+        """See Keeper.withdraw."""
+        await trio.lowlevel.checkpoint()
+        if not self.database.has(session):
+            self.database.delete_bodies(session)
 
     async def delete(self, session: str) -> None:
         """See Keeper.delete."""

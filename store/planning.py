@@ -201,6 +201,8 @@ def encode_batch(batch: Batch) -> AppendBatch:
 def plan(request: CreateLog | TakeTerm | AppendBatch, head: Head | None, find_batch: FindBatch) -> Addition | None:
     """What ``request`` adds to the log at ``head`` (None: no such session). Raises SessionExists, SessionUnknown,
     TermRefused, PositionConflict."""
+    if head is not None and not head.position and not isinstance(request, CreateLog):
+        head = None  # a place that is kept for a log (store.sql.keeping)
     match request:
         case CreateLog():
             return _plan_create(request, head)

@@ -1,5 +1,6 @@
 """Import: a session from its file, into any store. Everything is checked before the log is put: digests, density, and that
-the log folds. Bodies go first; what an import that was broken off has left behind is completed by the next one."""
+the log folds. Bodies go first, and nobody sees the session before all of it is there. An import that fails, or is told to
+stop, takes back what it has put; what one that was killed has left is completed by the next one, or pruned."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from typing import Any
 
 import attrs
 import msgspec
+import trio
 
 from adapters.archive.layout import (
     BODY_BYTES_MAX,
@@ -37,7 +39,8 @@ from core.ports.store import Body, SessionExists, SessionUnknown, StoredBatch
 from core.session.digest import body_digest
 from store.codec import RecordInvalid
 
-GROUP_BYTES = 4 * 1024 * 1024
+GROUP_BYTES = 1024 * 1024
+"""A server that writes to the same SQLite file waits for so much, some 15 ms."""
 
 DAMAGE = (
     zipfile.BadZipFile,
@@ -71,12 +74,21 @@ async def import_session(store: Keeper, path: Path, progress: Progress = silent)
         replay = _fold(batches, manifest, progress)
         if await _is_there(store, manifest.session):
             raise SessionExists(manifest.session)
-        await _put_bodies(store, archive, manifest, progress)
+        try:
+            await _put_bodies(store, archive, manifest, progress)
+            await _put_log(store, batches)
+        except BaseException:
+            with trio.CancelScope(shield=True):
+                await store.withdraw(manifest.session)
+            raise
+    return Imported(manifest, replay)
+
+
+async def _put_log(store: Keeper, batches: Sequence[StoredBatch]) -> None:
     try:
         await store.put_log(batches)
     except RecordInvalid as fault:
         raise ArchiveInvalid(str(fault)) from fault
-    return Imported(manifest, replay)
 
 
 async def _is_there(store: Keeper, session: str) -> bool:

@@ -3,9 +3,9 @@
 The session is ended first if it still goes on: taking its term fences the server that has it, and a closed session is
 given to nobody. Its client comes back at once, to any server, and whoever folds a long log before it ends the session is
 too late; so the log is folded before the term is taken, and what came since after it. Then the log is rewritten in one
-transaction, with ``erased`` as its last event. The chained digests are computed anew, over what is left: a later replay is
-compared with those, and so still finds damage. Whether the log replayed exactly before is part of the answer, for it cannot
-be found out any more.
+transaction, with ``erased`` as its last event, and the bodies go. The chained digests are computed anew, over what is left: a
+later replay is compared with those, and so still finds damage. Whether the log replayed exactly before is part of the answer,
+for it cannot be found out any more.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Erasure:
 
 
 async def erase_session(store: Keeper, session: str, now_ns: Callable[[], int], progress: Progress = silent) -> Erasure:
-    """Erase. Raises SessionUnknown, SessionUnreadable, StoreError; after an error nothing was erased, and asking again
+    """Erase. Raises SessionUnknown, SessionUnreadable, StoreError; after an error not all was erased, and asking again
     is safe."""
     for _ in range(TRIES):
         log = _Log(store, session)

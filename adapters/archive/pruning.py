@@ -9,7 +9,7 @@ import attrs
 
 from adapters.archive.writing import Progress, silent
 from core.ports.keeping import Keeper, Usage
-from core.ports.store import SessionUnknown
+from core.ports.store import SessionUnknown, TermRefused
 
 
 @attrs.frozen
@@ -22,10 +22,16 @@ class Pruning:
     kept_bytes: int
 
 
-def choose(usage: Sequence[Usage], before_ns: int | None, keep_bytes: int | None) -> list[Usage]:
-    """Closed sessions whose last record is older than ``before_ns``; then the oldest closed ones, until what is left is no
-    more than ``keep_bytes``. None: that rule does not apply. ``usage`` is in the order of age."""
-    chosen = [one for one in usage if one.closed and before_ns is not None and one.updated_ns < before_ns]
+ABANDONED_NS = 3_600 * 10**9
+"""What an import or a prune that was killed has left goes after so long; one that is at work is left in peace."""
+
+
+def choose(usage: Sequence[Usage], now_ns: int, before_ns: int | None, keep_bytes: int | None) -> list[Usage]:
+    """What was abandoned. Closed sessions whose last record is older than ``before_ns``; then the oldest closed ones, until
+    what is left is no more than ``keep_bytes``. None: that rule does not apply. ``usage`` is in the order of age."""
+    chosen = [one for one in usage if one.unfinished and one.updated_ns < now_ns - ABANDONED_NS]
+    usage = [one for one in usage if not one.unfinished]
+    chosen += [one for one in usage if one.closed and before_ns is not None and one.updated_ns < before_ns]
     if keep_bytes is None:
         return chosen
     gone = {one.session for one in chosen}
@@ -41,18 +47,19 @@ def choose(usage: Sequence[Usage], before_ns: int | None, keep_bytes: int | None
 
 async def prune_sessions(
     store: Keeper,
+    now_ns: int,
     before_ns: int | None,
     keep_bytes: int | None,
     progress: Progress = silent,
     *,
     dry_run: bool = False,
 ) -> Pruning:
-    """Throw away what ``choose`` chooses. One transaction a session. Raises StoreError."""
+    """Throw away what ``choose`` chooses. Raises StoreError."""
     usage = await store.usage()
-    chosen = choose(usage, before_ns, keep_bytes)
+    chosen = choose(usage, now_ns, before_ns, keep_bytes)
     if not dry_run:
         for done, one in enumerate(chosen, start=1):
-            with suppress(SessionUnknown):  # somebody else prunes too
+            with suppress(SessionUnknown, TermRefused):  # somebody else prunes too, or brings it in
                 await store.delete(one.session)
             progress("sessions", done, len(chosen))
         if chosen:

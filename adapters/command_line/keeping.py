@@ -167,7 +167,7 @@ async def _erase(url: str, session: str) -> Erasure:
 )
 @click.option("--dry-run", is_flag=True, help="Only say what would go.")
 def prune_command(store_url: str, older_than: int | None, keep_at_most: int | None, dry_run: bool) -> None:
-    """Throw old sessions away, log and audio. Sessions that are open stay.
+    """Throw old sessions away, log and audio. Sessions that are open stay. What a killed import has left goes after an hour.
 
     Example: duologue sessions prune --older-than 90d --keep-at-most 20GB
     """
@@ -182,8 +182,9 @@ def prune_command(store_url: str, older_than: int | None, keep_at_most: int | No
 async def _prune(url: str, older_than_s: int | None, keep_bytes: int | None, dry_run: bool) -> Pruning:
     async with reading(url) as store:
         with _bar("prune") as show:
-            before_ns = None if older_than_s is None else time.time_ns() - older_than_s * 10**9
-            return await prune_sessions(store, before_ns, keep_bytes, show, dry_run=dry_run)
+            now_ns = time.time_ns()
+            before_ns = None if older_than_s is None else now_ns - older_than_s * 10**9
+            return await prune_sessions(store, now_ns, before_ns, keep_bytes, show, dry_run=dry_run)
 
 
 @asynccontextmanager

@@ -12,13 +12,15 @@ from core.ports.store import Body, Owned, Store, StoredBatch
 
 @attrs.frozen
 class Usage:
-    """What a session takes up: its events as text, its bodies as bytes."""
+    """What a session takes up: its events as text, its bodies as bytes. ``unfinished``: it was not brought in, or not thrown
+    away, to its end, and no reader sees it; ``updated_ns`` is then when that was last worked at, on the store's clock."""
 
     session: str
     updated_ns: int
     closed: bool
     events_bytes: int
     bodies_bytes: int
+    unfinished: bool = False
 
     @property
     def total_bytes(self) -> int:
@@ -30,15 +32,23 @@ class Keeper(Store, Protocol):
     """A store whose logs can be brought in, rewritten and thrown away."""
 
     async def put_bodies(self, session: str, bodies: Sequence[Body]) -> None:
-        """Bodies of a log that will be put (or of none: then they lie there until ``delete``). Raises StoreFailed."""
+        """Bodies of a log that will be put. Until then nobody sees the session: whoever brings it in next finds them, or
+        ``withdraw`` or ``delete`` throw them away. Raises SessionExists, StoreFailed; TermRefused when
+        somebody else brings the session in now."""
 
     async def put_log(self, batches: Sequence[StoredBatch], replacing: Owned | None = None) -> None:
-        """A whole log, dense from position 1, as one transaction. ``replacing`` None: a new session; raises
-        SessionExists. Else the log that stands at that term and position is replaced, and its bodies are thrown away;
-        raises SessionUnknown, TermRefused, PositionConflict. Raises StoreFailed."""
+        """A whole log, dense from position 1; to readers it is there whole or not at all. ``replacing`` None: a new session;
+        raises SessionExists, TermRefused (as ``put_bodies``). Else the log that stands at that term and position is replaced,
+        and then its bodies are thrown away; raises SessionUnknown, TermRefused, PositionConflict. Raises StoreFailed: asking
+        again is safe."""
+
+    async def withdraw(self, session: str) -> None:
+        """Throw away what was put here of a session whose log was not; nothing when there is none, or when somebody else has
+        begun to bring it in. Raises StoreFailed."""
 
     async def delete(self, session: str) -> None:
-        """Throw a session away, log and bodies. Raises SessionUnknown, StoreFailed."""
+        """Throw a session away, log and bodies, or what was put of one. Raises SessionUnknown, StoreFailed: asking again is
+        safe; TermRefused when somebody else brings the session in by now."""
 
     async def usage(self) -> Sequence[Usage]:
         """Of every session, those that were silent longest first. Reads no body. Raises StoreFailed."""

@@ -40,7 +40,12 @@ _BODY = select(bodies.c.coding, bodies.c.size_bytes, bodies.c.data).where(
 )
 _SIZES = select(bodies.c.digest, bodies.c.size_bytes)
 _BODIES = select(bodies.c.digest, bodies.c.coding, bodies.c.size_bytes, bodies.c.data)
-_SESSIONS = select(sessions).order_by(sessions.c.created_ns.desc(), sessions.c.session.desc()).limit(bindparam("up_to"))
+_SESSIONS = (
+    select(sessions)
+    .where(sessions.c.position > 0)
+    .order_by(sessions.c.created_ns.desc(), sessions.c.session.desc())
+    .limit(bindparam("up_to"))
+)
 _SESSIONS_AFTER = _SESSIONS.where(
     tuple_(sessions.c.created_ns, sessions.c.session) < tuple_(bindparam("created_ns"), bindparam("after"))
 )
@@ -53,7 +58,7 @@ EventRows = Sequence[Row[*tuple[Any, ...]]]
 def read_head(connection: Connection, session: str) -> Head:
     """Raises SessionUnknown."""
     row = connection.execute(_HEAD, {"of_session": session}).first()
-    if row is None:
+    if row is None or not row.position:  # a place that is kept for a log (store.sql.keeping)
         raise SessionUnknown(session)
     return Head(*row)
 
@@ -61,6 +66,7 @@ def read_head(connection: Connection, session: str) -> Head:
 def read_batches(connection: Connection, session: str, after: int, limit: int) -> list[StoredBatch]:
     """As Store.read. Events never change, and a batch's are committed together, so several queries see the same log."""
     rows = read_rows(connection, session, after, max(limit, 1))
+    read_head(connection, session)  # after the rows: what goes is not there before its first event goes
     batches = batches_of(rows, session, after)
     if not batches:
         end = connection.execute(_FIRST_END_AFTER, {"of_session": session, "after": after}).scalar()
@@ -69,7 +75,6 @@ def read_batches(connection: Connection, session: str, after: int, limit: int) -
         if end is not None:
             # The first batch alone is longer than the page.
             return batches_of(read_rows(connection, session, after, end - after), session, after)
-        read_head(connection, session)
         if rows:
             raise LogUnreadable(f"{session}: the log ends within a batch, which begins at position {after + 1}")
     return batches
@@ -78,8 +83,7 @@ def read_batches(connection: Connection, session: str, after: int, limit: int) -
 def read_picked(connection: Connection, session: str, kinds: Sequence[type[Event]]) -> list[Record]:
     """As Store.picked. The database goes through the whole log; only what is picked is decoded."""
     rows = connection.execute(_PICKED, {"of_session": session, "tags": [TAGS[kind] for kind in kinds]}).all()
-    if not rows:
-        read_head(connection, session)
+    read_head(connection, session)
     return [decode_row(EventRow(*row)) for row in rows]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -28,6 +28,7 @@ from core.ports.store import (
     Survey,
     TakeRecords,
     TermGiven,
+    TermRefused,
 )
 from core.session.events import Event, Record
 from store.codec import is_storable
@@ -83,6 +84,8 @@ class SqlStore(QueuedStore):
         self._checkpointer = Checkpointer(engines.read, self._file.measure) if self._file is not None else None
         self._listener = None if self._guard is None else TermListener(engines.read, self._hear, self._guard)
         self._told: TermGiven | None = None
+        self._claims: dict[str, int] = {}
+        """The places that are kept for logs which come in here, and their terms (store.sql.keeping)."""
         self._writer = GroupWriter(self._execute, self._deliver, group, self._give_up)
 
     async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
@@ -137,19 +140,59 @@ class SqlStore(QueuedStore):
 
     async def put_bodies(self, session: str, bodies: Sequence[Body]) -> None:
         """See Keeper.put_bodies."""
-        await self._keep(
-            partial(keeping.put_bodies, statements=self._database.statements, session=session, found=bodies)
-        )
+        statements = self._database.statements
+        async with self._place(_known(session)) as term:
+            work = partial(keeping.put_bodies, statements=statements, session=session, term=term, found=bodies)
+            await self._keep(work)
 
     async def put_log(self, batches: Sequence[StoredBatch], replacing: Owned | None = None) -> None:
         """See Keeper.put_log. Raises RecordInvalid."""
         statements = self._database.statements
         log = await trio.to_thread.run_sync(whole_log, batches, limiter=self._readers)
-        await self._keep(partial(keeping.put_log, statements=statements, log=log, replacing=replacing))
+        session = log.head.session
+        if replacing is not None:
+            await self._keep(partial(keeping.replace_log, statements=statements, log=log, replacing=replacing))
+            while await self._keep(partial(keeping.delete_bodies, session=session, term=None)):
+                pass
+            return
+        async with self._place(session) as term:
+            while await self._keep(partial(keeping.delete_events, session=session, term=term)):
+                pass  # of an import that was broken off
+            put = partial(keeping.put_events, statements=statements, session=session, term=term)
+            for begin in range(0, len(log.events), keeping.EVENTS_AT_ONCE):
+                await self._keep(partial(put, rows=log.events[begin : begin + keeping.EVENTS_AT_ONCE]))
+            await self._keep(partial(keeping.end_log, statements=statements, log=log, term=term))
+            del self._claims[session]
 
     async def delete(self, session: str) -> None:
         """See Keeper.delete."""
-        await self._keep(partial(keeping.delete_session, session=_known(session)))
+        self._claims.pop(session, None)
+        await self._delete(session, await self._keep(partial(keeping.begin_delete, session=_known(session))))
+
+    async def withdraw(self, session: str) -> None:
+        """See Keeper.withdraw."""
+        term = self._claims.pop(session, None)
+        if term is not None:
+            with suppress(TermRefused):  # somebody else has it, and what was put with it
+                await self._delete(session, term)
+
+    @asynccontextmanager
+    async def _place(self, session: str) -> AsyncIterator[int]:
+        """The term of the place that is kept here for a log."""
+        if session not in self._claims:
+            work = partial(keeping.claim, statements=self._database.statements, session=session)
+            self._claims[session] = await self._keep(work)
+        try:
+            yield self._claims[session]
+        except TermRefused:
+            del self._claims[session]
+            raise
+
+    async def _delete(self, session: str, term: int) -> None:
+        for piece in (keeping.delete_events, keeping.delete_bodies):
+            while await self._keep(partial(piece, session=session, term=term)):
+                pass
+        await self._keep(partial(keeping.end_delete, session=session, term=term))
 
     async def usage(self) -> Sequence[Usage]:
         """See Keeper.usage."""
@@ -179,15 +222,17 @@ class SqlStore(QueuedStore):
         except (DBAPIError, PoolTimeout) as fault:
             raise failure(fault) from fault
 
-    async def _keep(self, work: Callable[[Connection], None]) -> None:
-        await trio.to_thread.run_sync(self._keep_in_thread, work, limiter=self._readers)
+    async def _keep(self, work: Callable[[Connection], T]) -> T:
+        """One transaction."""
+        found = await trio.to_thread.run_sync(self._keep_in_thread, work, limiter=self._readers)
         if self._file is not None:
             await trio.sleep(LEAVE_S)
+        return found
 
-    def _keep_in_thread(self, work: Callable[[Connection], None]) -> None:
+    def _keep_in_thread(self, work: Callable[[Connection], T]) -> T:
         try:
             with self._engines.write.connect() as connection, self._guarded(connection), connection.begin():
-                work(connection)
+                return work(connection)
         except (DBAPIError, PoolTimeout) as fault:
             raise failure(fault) from fault
 

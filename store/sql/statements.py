@@ -38,6 +38,8 @@ class Statements:
     """A body that is there already is no error."""
     insert_events: WriteRows
     insert_sessions: WriteRows
+    keep_places: WriteRows
+    """Sessions' rows again; one that is there already is no error."""
     move_sessions: WriteRows
     change_sessions: WriteRows
     """MOVES or CHANGES of sessions that this transaction has locked."""
@@ -54,6 +56,7 @@ def statements_for(dialect: Dialect) -> Statements:
         insert_bodies=inserter(bodies, dialect, IGNORE_KNOWN),
         insert_events=inserter(events, dialect) if is_sqlite else copier(events),
         insert_sessions=inserter(sessions, dialect),
+        keep_places=inserter(sessions, dialect, IGNORE_KNOWN),
         move_sessions=upserter(sessions, dialect, MOVES) if is_sqlite else updater(sessions, MOVES),
         change_sessions=upserter(sessions, dialect, CHANGES) if is_sqlite else updater(sessions, CHANGES),
         beat=beat_statement(dialect),

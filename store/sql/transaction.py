@@ -216,9 +216,9 @@ class _Group:
         statements, connection = self._statements, self._connection
         statements.insert_bodies(connection, _body_rows(self._additions))
         statements.insert_events(connection, _event_rows(self._additions))
-        statements.insert_sessions(connection, _session_rows(new))
-        statements.change_sessions(connection, _session_rows(changed))
-        statements.move_sessions(connection, _session_rows(moved))
+        statements.insert_sessions(connection, session_rows(new))
+        statements.change_sessions(connection, session_rows(changed))
+        statements.move_sessions(connection, session_rows(moved))
         for beat in self._beats:
             connection.execute(statements.leave if beat.leaving else statements.beat, {"of_server": beat.server})
         if connection.dialect.name == "postgresql":
@@ -249,12 +249,6 @@ def whole_log(batches: Sequence[StoredBatch]) -> WholeLog:
     return WholeLog(head, _event_rows(additions))
 
 
-def write_whole_log(connection: Connection, statements: Statements, log: WholeLog) -> None:
-    """Insert a log with its session's row, in the connection's transaction."""
-    statements.insert_events(connection, log.events)
-    statements.insert_sessions(connection, _session_rows([log.head]))
-
-
 def write_bodies(connection: Connection, statements: Statements, session: str, bodies: Iterable[Body]) -> None:
     """Insert bodies that are not there yet, in the connection's transaction."""
     statements.insert_bodies(connection, _rows_of({(session, body.digest): body.data for body in bodies}))
@@ -263,7 +257,8 @@ def write_bodies(connection: Connection, statements: Statements, session: str, b
 _head_values = attrgetter(*(field.name for field in attrs.fields(Head)))
 
 
-def _session_rows(heads: Iterable[Head]) -> Rows:
+def session_rows(heads: Iterable[Head]) -> Rows:
+    """In the order of the table's columns."""
     return list(map(_head_values, heads))
 
 

@@ -360,7 +360,7 @@ def test_the_oldest_closed_sessions_go_first() -> None:
     usage = [Usage("a", 1, True, 10, 90), Usage("b", 2, False, 0, 100), Usage("c", 3, True, 0, 100)]
 
     def chosen(before_ns: int | None, keep: int | None) -> list[str]:
-        return [one.session for one in choose(usage, before_ns, keep)]
+        return [one.session for one in choose(usage, 0, before_ns, keep)]
 
     assert chosen(None, 300) == []
     assert chosen(None, 299) == ["a"]
@@ -380,10 +380,10 @@ async def test_pruned_sessions_are_gone(backend: str, recording: Recording, tmp_
         usage = {one.session: one for one in await store.usage()}
         assert usage[session].bodies_bytes == sum(len(body.data) for body in recording[1])
         assert usage[session].events_bytes > 1_000
-        done = await prune_sessions(store, None, 0, dry_run=True)
+        done = await prune_sessions(store, 0, None, 0, dry_run=True)
         assert done.pruned == (session,)
         assert await store.session(session)
-        done = await prune_sessions(store, None, 0)
+        done = await prune_sessions(store, 0, None, 0)
         assert (done.pruned, done.kept) == ((session,), 1)
         with pytest.raises(SessionUnknown):
             await store.read(session)

@@ -45,24 +45,24 @@ async def test_writers_wait_for_an_import_s_rows_and_not_for_their_making(
     recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "log.sqlite3"
-    encode, write = transaction.rows_to_keep, keeping.write_whole_log
+    encode, write = transaction.rows_to_keep, keeping.put_events
     free: dict[str, list[bool]] = {"encoding": [], "writing": []}
 
     def encoding(one: StoredBatch) -> Any:
         free["encoding"].append(is_free(path))
         return encode(one)
 
-    def writing(*given: Any) -> None:
+    def writing(*given: Any, **named: Any) -> None:
+        write(*given, **named)
         free["writing"].append(is_free(path))
-        write(*given)
 
     async with open_store(f"sqlite:///{path}") as store:
         monkeypatch.setattr(transaction, "rows_to_keep", encoding)
-        monkeypatch.setattr(keeping, "write_whole_log", writing)
+        monkeypatch.setattr(keeping, "put_events", writing)
         await put(store, recording)
     assert len(free["encoding"]) > 40
     assert all(free["encoding"])
-    assert free["writing"] == [False], "what is written is written at once"
+    assert free["writing"] == [False], "a piece is written at once"
 
 
 class Contested:

@@ -135,7 +135,7 @@ async def test_work_on_whole_logs_gives_the_connection_back(postgres: Any, work:
         owned = Owned("sess_1", owner.term, owner.position)
         asks = {
             "put_log": partial(store.put_log, log, replacing=owned),
-            "put_bodies": partial(store.put_bodies, "sess_2", [Body(body_digest(b"body"), b"body")]),
+            "put_bodies": partial(store.put_bodies, "sess_3", [Body(body_digest(b"body"), b"body")]),
             "delete": partial(store.delete, "sess_1"),
             "compact": store.compact,
         }

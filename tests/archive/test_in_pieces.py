@@ -1,0 +1,280 @@
+"""Logs come and go in pieces, and to readers they are there or they are not."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from click.testing import CliRunner
+
+from adapters.archive import bringing_in
+from adapters.archive.bringing_in import import_session
+from adapters.archive.erasing import erase_session
+from adapters.archive.pruning import ABANDONED_NS, prune_sessions
+from adapters.archive.reading_lines import ArchiveInvalid
+from adapters.archive.writing import export_session
+from adapters.command_line.main import main
+from core.ports.keeping import Keeper
+from core.ports.store import Body, SessionExists, SessionUnknown, StoredBatch, TermRefused
+from core.session import events as e
+from store.memory import open_memory_store
+from store.opening import open_store
+from store.sql import keeping
+from tests.archive.recordings import put, record
+from tests.archive.test_archive import replayed
+from tests.archive.test_beside_a_server import is_free
+from tests.store.backends import empty_database, in_real_time_for, names
+
+Recording = tuple[list[StoredBatch], list[Body]]
+
+PIECE = 10
+TIME_S = 55
+"""For a busy machine."""
+SQL = pytest.mark.parametrize("backend", [name for name in names() if name != "memory"])
+
+
+@pytest.fixture(scope="module")
+def recording() -> Recording:
+    return record()
+
+
+@pytest.fixture(autouse=True)
+def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(keeping, "EVENTS_AT_ONCE", PIECE)
+    monkeypatch.setattr(keeping, "BODIES_BYTES_AT_ONCE", 20_000)
+    monkeypatch.setattr(bringing_in, "GROUP_BYTES", 20_000)
+
+
+@pytest.fixture
+def archive(recording: Recording, tmp_path: Path) -> Path:
+    async def export() -> None:
+        async with open_memory_store() as store:
+            await export_session(store, await put(store, recording), tmp_path / "talk.zip")
+
+    trio.run(export)
+    return tmp_path / "talk.zip"
+
+
+def session_of(recording: Recording) -> str:
+    opened = recording[0][0].records[0].event
+    assert isinstance(opened, e.SessionOpened)
+    return opened.session_id
+
+
+class Steps:
+    """Counts the pieces of one kind of work, and breaks it off before piece ``last``."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, name: str, last: int = 10**6) -> None:
+        self.done = 0
+        self._work, self._last = getattr(keeping, name), last
+        monkeypatch.setattr(keeping, name, self)
+
+    def __call__(self, connection: Any, *given: Any, **named: Any) -> Any:
+        if self.done == self._last:
+            raise sqlite3.OperationalError("broken off")
+        self.done += 1
+        return self._work(connection, *given, **named)
+
+
+async def nobody_sees(store: Keeper, session: str) -> None:
+    assert await store.sessions() == []
+    for look in (store.session(session), store.read(session), store.picked(session, [e.SessionOpened])):
+        with pytest.raises(SessionUnknown):
+            await look
+    with pytest.raises(SessionUnknown):
+        await store.take_term(session, "server-b", 1)
+    survey = await store.survey("server-b", 1)
+    assert (survey.owned, survey.ownerless) == ((), ())
+
+
+@in_real_time_for(TIME_S)
+async def test_the_file_is_free_between_the_pieces(
+    recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "log.sqlite3"
+    free: list[bool] = []
+
+    async def leave(seconds: float) -> None:
+        free.append(is_free(path))
+
+    async with open_store(f"sqlite:///{path}") as store:
+        put_events, delete_bodies = (Steps(monkeypatch, name) for name in ("put_events", "delete_bodies"))
+        monkeypatch.setattr("store.sql.sql_store.trio.sleep", leave)
+        await put(store, recording)
+        count = sum(len(batch.records) for batch in recording[0])
+        assert put_events.done == -(-count // PIECE) > 5
+        await store.delete(session_of(recording))
+        assert delete_bodies.done > 5
+    assert all(free)
+    assert len(free) > put_events.done + delete_bodies.done
+
+
+@SQL
+@pytest.mark.parametrize("work", ["put_bodies", "put_events", "end_log"])
+@in_real_time_for(TIME_S)
+async def test_an_import_that_was_killed_is_seen_by_nobody_and_completed_by_the_next(
+    work: str, backend: str, recording: Recording, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, session = empty_database(backend, tmp_path), session_of(recording)
+    shorter = recording[0][:-2], recording[1]
+    async with open_store(url) as store, open_store(url) as other:
+        with monkeypatch.context() as patch:
+            Steps(patch, work, last=0 if work == "end_log" else 2)
+            broken_off = put(store, shorter) if work != "put_bodies" else import_killed(store, archive, patch)
+            with pytest.raises(sqlite3.OperationalError):
+                await broken_off
+        await nobody_sees(other, session)
+        (left,) = await other.usage()
+        assert (left.session, left.unfinished, left.closed) == (session, True, True)
+        assert left.total_bytes > 0
+        assert (await prune_sessions(other, left.updated_ns, 2**62, 0)).pruned == (), "it may be at work still"
+        assert (await import_session(other, archive)).replay.exact
+        assert (await replayed(store, session)).exact
+        assert list(await store.read(session, limit=10**6)) == recording[0]
+        assert not (await store.usage())[0].unfinished
+
+
+async def import_killed(store: Keeper, archive: Path, patch: pytest.MonkeyPatch) -> None:
+    """As one that was killed: nothing is taken back."""
+
+    async def nothing(session: str) -> None:
+        await trio.lowlevel.checkpoint()
+
+    patch.setattr(store, "withdraw", nothing)
+    await import_session(store, archive)
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_what_was_left_for_an_hour_is_pruned(
+    backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(empty_database(backend, tmp_path)) as store:
+        with monkeypatch.context() as patch:
+            Steps(patch, "put_events", last=2)
+            with pytest.raises(sqlite3.OperationalError):
+                await put(store, recording)
+        (left,) = await store.usage()
+        now_ns = left.updated_ns + ABANDONED_NS + 1
+        assert (await prune_sessions(store, now_ns, None, None)).pruned == (left.session,)
+        assert await store.usage() == []
+        with pytest.raises(KeyError):
+            await store.body(left.session, recording[1][0].digest)
+
+
+@pytest.mark.parametrize("backend", names())
+@in_real_time_for(TIME_S)
+async def test_an_import_that_fails_takes_back_what_it_has_put(
+    backend: str, recording: Recording, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[int] = []
+    check = bringing_in.body_digest
+
+    def last_is_damaged(data: bytes) -> str:
+        asked.append(len(data))
+        return check(data) if len(asked) < len(recording[1]) else "another"
+
+    monkeypatch.setattr(bringing_in, "body_digest", last_is_damaged)
+    async with open_store("memory:" if backend == "memory" else empty_database(backend, tmp_path)) as store:
+        with pytest.raises(ArchiveInvalid):
+            await import_session(store, archive)
+        assert await store.usage() == []
+        for body in recording[1]:
+            with pytest.raises(KeyError):
+                await store.body(session_of(recording), body.digest)
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_two_imports_of_one_session_do_not_mix(
+    backend: str, recording: Recording, archive: Path, tmp_path: Path
+) -> None:
+    url, session = empty_database(backend, tmp_path), session_of(recording)
+    async with open_store(url) as first, open_store(url) as second:
+        refused: list[type[Exception]] = []
+
+        async def bring_in(store: Keeper) -> None:
+            try:
+                await import_session(store, archive)
+            except (SessionExists, TermRefused) as fault:
+                refused.append(type(fault))
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(bring_in, first)
+            nursery.start_soon(bring_in, second)
+        assert len(refused) == 1
+        after = await replayed(first, session)
+        assert (after.exact, after.bodies) == (True, [])
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_of_two_imports_the_later_one_goes_on(backend: str, recording: Recording, tmp_path: Path) -> None:
+    url, session = empty_database(backend, tmp_path), session_of(recording)
+    log, bodies = recording
+    async with open_store(url) as first, open_store(url) as second:
+        await first.put_bodies(session, bodies[:1])
+        await second.put_bodies(session, bodies[1:])
+        with pytest.raises(TermRefused):
+            await first.put_bodies(session, bodies)
+        await first.withdraw(session)
+        await second.put_log(log)
+        assert (await replayed(first, session)).exact, "what the first one had put stays for the second"
+        for store in (first, second):
+            with pytest.raises(SessionExists):
+                await store.put_bodies(session, bodies)
+            with pytest.raises(SessionExists):
+                await store.put_log(log)
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_a_session_that_was_half_thrown_away_is_gone(
+    backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(empty_database(backend, tmp_path)) as store:
+        session = await put(store, recording)
+        with monkeypatch.context() as patch:
+            Steps(patch, "delete_events", last=2)
+            with pytest.raises(sqlite3.OperationalError):
+                await store.delete(session)
+        await nobody_sees(store, session)
+        await store.delete(session)
+        assert await store.usage() == []
+        with pytest.raises(SessionUnknown):
+            await store.delete(session)
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_an_erasure_that_broke_off_is_completed_when_it_is_asked_again(
+    backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(empty_database(backend, tmp_path)) as store:
+        session = await put(store, recording)
+        with monkeypatch.context() as patch:
+            Steps(patch, "delete_bodies", last=1)
+            with pytest.raises(sqlite3.OperationalError):
+                await erase_session(store, session, lambda: 10**18)
+        assert (await replayed(store, session)).erased, "the log is erased first, and all at once"
+        await erase_session(store, session, lambda: 10**18)
+        (usage,) = await store.usage()
+        assert usage.bodies_bytes == 0
+
+
+def test_a_second_import_that_is_refused_says_so_and_leaves_no_traceback(
+    archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is overtaken."""
+
+    def overtaken(*_given: Any, **_named: Any) -> None:
+        raise TermRefused("duplex-1: another import of it has begun, or it was thrown away")
+
+    monkeypatch.setattr(keeping, "put_events", overtaken)
+    words = ["sessions", "import", str(archive), "--store", f"sqlite:///{tmp_path}/log.sqlite3"]
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 2
+    assert "another import of it has begun" in result.output
