@@ -269,6 +269,19 @@ def test_an_answer_in_text_has_text_events() -> None:
     assert not any("output_audio" in t for t in types(story.seen))
 
 
+@pytest.mark.parametrize(("version", "seconds"), [(1, 0.0), (2, 0.8)])
+@BOTH
+def test_a_transcript_tells_how_long_its_turn_was(make: type[OpenAIProjection], version: int, seconds: float) -> None:
+    story = Story(make(version))
+    story.append(200)
+    story.append(600)
+    story.do(c.CommitInput(create_response=False))
+    (item_id,) = story.state.items
+    story.do(c.TurnHeard(item_id, "how long was this"))
+    said = only(story.deliver(), "conversation.item.input_audio_transcription.completed")
+    assert said["usage"] == {"type": "duration", "seconds": seconds}
+
+
 @BOTH
 def test_answers_that_play_one_behind_the_other_are_both_cleared(make: type[OpenAIProjection]) -> None:
     story = Story(make())

@@ -213,13 +213,11 @@ class OpenAIProjection:
         self._item_event(emit, names.ITEM_DONE, state, item)
 
     def _input_transcript(self, emit: Emitter, event: e.InputTranscript, state: SessionState) -> None:
-        emit.live(
-            names.INPUT_TRANSCRIPT_DONE,
-            item_id=event.item_id,
-            content_index=0,
-            transcript=event.text,
-            usage={"type": "duration", "seconds": 0.0},
-        )
+        item = state.items.get(event.item_id)
+        audio_ms = item.audio_ms if item is not None and self._rules.tells_duration else 0
+        usage = {"type": "duration", "seconds": audio_ms / 1_000}
+        said = {"item_id": event.item_id, "content_index": 0, "transcript": event.text}
+        emit.live(names.INPUT_TRANSCRIPT_DONE, **said, usage=usage)
 
     def item_before(self, emit: Emitter, state: SessionState, item_id: str) -> str | None:
         """The item that the client sees before this one."""

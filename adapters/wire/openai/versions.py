@@ -20,6 +20,9 @@ class Version:
     """What the events of a function call are. As deltas (1) they were skipped at a resume behind a cut, though the call
     was made; as an end (2) those that were handed over before the cut stand, and come again."""
 
+    tells_duration: bool
+    """Whether a transcript comes with the length of the turn's audio; it was 0 s (1)."""
 
-VERSIONS = {version.number: version for version in (Version(1, DELTA), Version(2, TERMINAL))}
+
+VERSIONS = {version.number: version for version in (Version(1, DELTA, False), Version(2, TERMINAL, True))}
 NEWEST = max(VERSIONS)
