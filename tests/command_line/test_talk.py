@@ -223,14 +223,14 @@ def test_ctrl_c_before_the_answer_is_heard_is_no_success(tmp_path: Path) -> None
     """It was reported as 0, which means that all was heard."""
     server = FakeServer(answer_ms=600_000, lead=1.0)
 
-    def press_ctrl_c_once_it_answers() -> None:
+    def press_ctrl_c_once_some_of_it_was_heard() -> None:
         until = time.monotonic() + 30
         while not server.session.played and time.monotonic() < until:
             time.sleep(0.05)
         os.kill(os.getpid(), signal.SIGINT)
 
     with running(server) as url:
-        threading.Thread(target=press_ctrl_c_once_it_answers).start()
+        threading.Thread(target=press_ctrl_c_once_some_of_it_was_heard).start()
         result = run_talk("--say", "hello", "--url", url, "--out", str(tmp_path / "out"))
     assert result.exit_code == 4, result.output
     assert "stopped by Ctrl-C before all was said and heard" in result.output
