@@ -47,7 +47,7 @@ class Answer:
     done_number: int | None = None
     settled: bool = False
     handed_over: bool = False
-    """Its end was with the client when the first cut came."""
+    """Its end was with the client when the first cut came; since version 2 of the stream: all that it said was."""
     cut_cursor: int | None = None
     status: str = "in_progress"
     reason: str = ""

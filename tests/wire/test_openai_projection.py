@@ -328,6 +328,32 @@ def test_an_answer_of_which_only_the_end_waits_is_cut_and_one_before_it_is_compl
     assert done[0]["output"][0]["content"][0]["transcript"] == "one "
 
 
+@pytest.mark.parametrize(("version", "heard_ms", "is_cleared"), [(1, 100, False), (2, 100, True), (2, 1_000, False)])
+@BOTH
+def test_an_answer_before_the_newest_that_still_plays_is_cleared_though_its_end_waited(
+    make: type[OpenAIProjection], version: int, heard_ms: int, is_cleared: bool
+) -> None:
+    """Its words were all handed over, so it is complete; what its client has not played yet must go all the same."""
+    story = Story(make(version))
+    first = story.ask()
+    story.answer("one ", 1_000)
+    at_the_last_delta = len(story.frames)
+    story.done()
+    story.do(c.CreateResponse())
+    story.answer("two ", 1_000)
+    story.deliver(at_the_last_delta)
+    story.wait(heard_ms)
+    story.do(c.CancelOutput("client_cancelled"))
+    told = [
+        (p["type"], p.get("response_id") or p["response"]["id"])
+        for p in story.deliver()
+        if p["type"] in ("response.done", "output_audio_buffer.cleared")
+    ]
+    cleared = ("output_audio_buffer.cleared", first)
+    assert told.count(cleared) == int(is_cleared)
+    assert not is_cleared or told.index(("response.done", first)) < told.index(cleared)
+
+
 def test_an_answer_that_plays_and_of_which_only_the_end_waits_is_cancelled(story: Story) -> None:
     story.ask()
     story.answer("one ", 400)

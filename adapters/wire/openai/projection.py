@@ -365,6 +365,7 @@ class OpenAIProjection:
     def _end_again(self, emit: Emitter, answer: Answer, event: e.EpochBump, state: SessionState) -> None:
         """Its end is dead with the cut. Cancelled, unless everything it said was handed over already."""
         untouched = answer.last_delta <= event.cursor and answer.response_id != event.response_id
+        answer.handed_over = untouched and self._rules.clears_untouched
         status = answer.status if untouched else "cancelled"
         self._end(emit, answer, state, status, answer.reason if untouched else event.reason, event.cursor)
 

@@ -23,6 +23,10 @@ class Version:
     tells_duration: bool
     """Whether a transcript comes with the length of the turn's audio; it was 0 s (1)."""
 
+    clears_untouched: bool
+    """Whether an answer before the newest, all of it handed over but its end, is told to be cleared when a cut finds it still
+    playing; it was told complete and nothing else (1), and what the client had of it played on."""
 
-VERSIONS = {version.number: version for version in (Version(1, DELTA, False), Version(2, TERMINAL, True))}
+
+VERSIONS = {version.number: version for version in (Version(1, DELTA, False, False), Version(2, TERMINAL, True, True))}
 NEWEST = max(VERSIONS)
