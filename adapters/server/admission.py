@@ -18,6 +18,7 @@ import trio
 from adapters.wire.dialect import Waiting
 from core.actors.session import Session
 from core.actors.supervisor import Draining, SessionsFull, Supervisor
+from core.session.time_units import NS_PER_S
 
 TELL_EVERY_S = 3.0
 LOOK_EVERY_S = 1.0
@@ -86,8 +87,8 @@ class Admission:
         self._line: dict[Ticket, None] = {}
         self._line_moved = trio.Event()
         self._starting: Counter[str] = Counter()
-        self._live: dict[str, tuple[str, float]] = {}
-        """Session -> (key, since when), for those of ``supervisor.sessions`` that came in here."""
+        self._live: dict[str, tuple[str, Session]] = {}
+        """Session's id -> (key, it), for those of ``supervisor.sessions`` that came in here."""
         self._opened_at: dict[str, deque[float]] = {}
         self._allowances: dict[str, _Allowance] = {}
         self._usual_s = USUAL_SESSION_S
@@ -193,14 +194,15 @@ class Admission:
     def adopt(self, key: str, session: Session) -> None:
         """A session that came in by its resume token counts for whoever presented it."""
         self._settle()  # else sessions that are over would be kept for as long as nobody asks how many there are
-        self._live[session.session_id] = (key, trio.current_time())
+        self._live[session.session_id] = (key, session)
 
     def _settle(self) -> None:
-        """Forget sessions that are over, and learn from how long they lasted."""
+        """Forget sessions that are over, and learn from how long they lasted: by their logs, for they may have been over
+        for hours when somebody looks."""
         for session_id in [name for name in self._live if name not in self._supervisor.sessions]:
-            _, since = self._live.pop(session_id)
-            lasted = trio.current_time() - since
-            self._usual_s += NEW_EXPERIENCE * (lasted - self._usual_s)
+            state = self._live.pop(session_id)[1].state
+            lasted_s = (state.at_ns - state.opened_ns) / NS_PER_S
+            self._usual_s += NEW_EXPERIENCE * (lasted_s - self._usual_s)
 
     def _wait_s(self, position: int) -> float:
         """How long whoever has that place must reckon with: one session ends every ``usual / sessions`` seconds."""

@@ -16,10 +16,24 @@ from adapters.wire.dialect import Waiting
 from adapters.wire.openai.projection import OpenAIProjection
 from core.actors.supervisor import Draining, SessionsFull
 from core.session.config import SessionConfig
+from core.session.state import SessionState
+from core.session.time_units import NS_PER_S
 from tests.server.servers import open_test_server
 
 GA = "/v1/realtime?model=gpt-realtime"
 DUPLEX = "/v1/realtime?duplex=1&autostart=0"
+
+
+def now_ns() -> int:
+    return round(trio.current_time() * NS_PER_S)
+
+
+@attrs.define
+class Lodger:
+    """Stands in for a session."""
+
+    session_id: str
+    state: SessionState
 
 
 @attrs.define(eq=False)
@@ -47,6 +61,7 @@ class House:
         self._moved = trio.Event()
 
     def end(self, session: Any) -> None:
+        session.state.at_ns = now_ns()
         del self.sessions[session.session_id]
         self._move()
 
@@ -58,7 +73,7 @@ class House:
         try:
             await trio.sleep(takes_s)
             self.made += 1
-            session = attrs.make_class("Session", ["session_id"])(f"s{self.made}")
+            session = Lodger(f"s{self.made}", SessionState(opened_ns=now_ns(), at_ns=now_ns()))
             self.sessions[session.session_id] = session
         finally:
             self.opening -= 1
@@ -167,6 +182,28 @@ async def test_the_line_is_first_come_first_served_and_its_estimate_shrinks() ->
     assert [waiting.position for waiting in told["c"]][:1] == [2]
     assert told["c"][-1].position == 1
     assert told["c"][-1].wait_s < told["c"][0].wait_s
+
+
+@pytest.mark.limit(virtual_s=10**6)
+async def test_a_session_that_was_over_long_before_anybody_looks_lasted_no_longer_for_that() -> None:
+    """The estimate after a quiet night."""
+    house = House(1)
+    admission = Admission(house, Limits(queue_max=5))  # type: ignore[arg-type]
+    told: list[float] = []
+
+    async def tell(waiting: Waiting) -> None:
+        told.append(waiting.wait_s)
+        raise ConnectionResetError
+
+    for _ in range(20):
+        session: Any = await admission.open("a", lambda: house.open(0.0), silent)
+        await trio.sleep(30)
+        house.end(session)
+        await trio.sleep(10 * 3_600)
+    await admission.open("a", lambda: house.open(0.0), silent)
+    with pytest.raises(ConnectionResetError):
+        await admission.open("b", lambda: house.open(0.0), tell)
+    assert told == [pytest.approx(30, abs=0.2)]
 
 
 async def test_a_client_that_leaves_the_line_lets_the_next_one_up() -> None:
@@ -368,7 +405,7 @@ async def test_the_estimate_learns_from_how_long_sessions_last() -> None:
         for _ in range(10):
             session = await admission.open("a", lambda: house.open(0.0), silent)
             await trio.sleep(lasts_s)
-            del house.sessions[session.session_id]
+            house.end(session)
         await admission.open("a", lambda: house.open(0.0), silent)
         with pytest.raises(NotAdmitted) as caught:
             await admission.open("a", lambda: house.open(0.0), silent)
