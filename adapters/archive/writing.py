@@ -14,8 +14,8 @@ import attrs
 import msgspec
 
 from adapters.archive.layout import EVENTS, FOLDER, MANIFEST, BodyEntry, Manifest, named_bodies, to_file
-from core.ports.store import BODIES_AT_ONCE, Store, StoredBatch
-from core.session.events import Event
+from core.ports.store import BODIES_AT_ONCE, SessionRow, Store, StoredBatch, StoreFailed
+from core.session.events import Erased, Event
 
 Progress = Callable[[str, int, int], None]
 """(what, done, of how many)."""
@@ -30,19 +30,31 @@ def silent(what: str, done: int, total: int) -> None:
 
 
 async def export_session(store: Store, session: str, path: Path, progress: Progress = silent) -> Manifest:
-    """Write ``session`` to ``path``, which appears only when it is whole. Raises SessionUnknown, StoreError, OSError."""
+    """Write ``session`` to ``path``, which appears only when it is whole. Raises SessionUnknown, StoreError (StoreFailed
+    when the log was erased meanwhile), OSError."""
     row = await store.session(session)
     part = path.with_name(path.name + ".part")
     try:
         with zipfile.ZipFile(part, "w", zipfile.ZIP_DEFLATED, compresslevel=6) as archive:
             events, digest = await _write_events(store, session, row.position, archive, progress)
             bodies = await _write_bodies(store, session, events, archive, progress)
+            await _check_kept(store, row, events)
             manifest = Manifest(session, len(events), digest, tuple(bodies), f"duologue {metadata.version('duologue')}")
             _write(archive, MANIFEST, json.dumps(attrs.asdict(manifest), indent=1).encode())
         os.replace(part, path)
     finally:
         part.unlink(missing_ok=True)
     return manifest
+
+
+async def _check_kept(store: Store, row: SessionRow, events: list[Event]) -> None:
+    """An erasure rewrites the log before its bodies go, so what was read before this look is of one log. The chain is the
+    same where nothing was there to be masked."""
+    found = await store.read(row.session, row.position - 1, 1)
+    erased = await store.picked(row.session, [Erased])
+    is_same = bool(found) and found[0].chain == row.chain
+    if not is_same or len(erased) > sum(isinstance(event, Erased) for event in events):
+        raise StoreFailed(f"{row.session} was erased or replaced while it was exported; export it again")
 
 
 async def _write_events(

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from adapters.archive.erasing import erase_session
+from adapters.archive import writing
+from adapters.archive.erasing import erase_session, rewritten
+from adapters.archive.writing import export_session
 from core.ports.keeping import Keeper
 from core.ports.store import Body, StoredBatch, StoreFailed
 from core.session import events as e
@@ -18,7 +21,7 @@ from store.opening import open_store
 from store.sql import keeping, transaction
 from tests.archive.recordings import put, record
 from tests.archive.test_archive import replayed
-from tests.store.backends import in_real_time
+from tests.store.backends import empty_database, in_real_time, in_real_time_for, names
 
 Recording = tuple[list[StoredBatch], list[Body]]
 
@@ -112,3 +115,46 @@ async def test_a_client_that_comes_back_at_once_does_not_keep_its_session_from_e
         with pytest.raises(StoreFailed, match="again and again"):
             await erase_session(Contested(store, 99), session, lambda: 10**18)  # type: ignore[arg-type]
         assert (await replayed(store, session)).state.phase is not Phase.CLOSED, "nothing was erased"
+
+
+class ErasedMeanwhile:
+    """A store in which the session is erased before the next call of ``name``."""
+
+    def __init__(self, store: Keeper, name: str) -> None:
+        self._store = store
+        self._name = name
+        self._calls = 0
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._store, name)
+        return self._once_erased(found) if name == self._name else found
+
+    def _once_erased(self, found: Callable[..., Awaitable[Any]]) -> Callable[..., Awaitable[Any]]:
+        async def call(session: str, *given: Any) -> Any:
+            self._calls += 1
+            if self._calls == 2:
+                await erase_session(self._store, session, lambda: 10**18)
+            return await found(session, *given)
+
+        return call
+
+
+@pytest.mark.parametrize("backend", names())
+@pytest.mark.parametrize(("name", "wordless"), [("read", False), ("bodies", False), ("bodies", True)])
+@in_real_time_for(55)
+async def test_an_export_of_a_log_that_is_erased_meanwhile_says_so(
+    name: str, wordless: bool, backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log, bodies = recording
+    monkeypatch.setattr(writing, "READ_RECORDS", 20)
+    monkeypatch.setattr(writing, "BODIES_AT_ONCE", 1)
+    if wordless:  # the chain says nothing of such an erasure
+        log = [one for one in rewritten(log, 10**18) if not any(isinstance(r.event, e.Erased) for r in one.records)]
+    archive = tmp_path / "talk.zip"
+    async with open_store("memory:" if backend == "memory" else empty_database(backend, tmp_path)) as store:
+        session = await put(store, (log, bodies))
+        with pytest.raises(StoreFailed, match="while it was exported"):
+            await export_session(ErasedMeanwhile(store, name), session, archive)  # type: ignore[arg-type]
+        assert list(tmp_path.glob("talk*")) == []
+        await export_session(store, session, archive)
+        assert archive.exists()
