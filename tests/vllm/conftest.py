@@ -17,7 +17,7 @@ from typing import Any
 import attrs
 import pytest
 
-from adapters.bench.own_server import PACKAGES, PROGRAM, Child, ServerProcess
+from adapters.bench.own_server import PACKAGES, PROGRAM, Child, Launch, ServerProcess
 from gpu_runtime.models.cascade.parts import ChatMessage
 
 if importlib.util.find_spec("vllm") is None:  # an environment of its own: make test-vllm
@@ -117,6 +117,16 @@ def one_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
     install_trouble(plugins, folder / "trouble")
     options = (f"llm=vllm:{smollm2}", "llm_dtype=float32", "llm_kv_mib=256")
     flags = [flag for option in options for flag in ("--model-option", option)]
+    server = VllmServer(folder, ("--drain-s", "0", *flags), launch=launch_with(plugins), trouble=folder / "trouble")
+    server.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def launch_with(plugins: Path) -> Launch:
+    """A server that sees the distributions in that folder as installed."""
 
     def launch(arguments: Sequence[str], words: Path) -> Child:
         paths = os.pathsep.join((str(PACKAGES), str(plugins)))
@@ -130,12 +140,7 @@ def one_server(smollm2: Path, tmp_path_factory: pytest.TempPathFactory) -> Itera
                 cwd=words.parent,
             )
 
-    server = VllmServer(folder, ("--drain-s", "0", *flags), launch=launch, trouble=folder / "trouble")
-    server.start()
-    try:
-        yield server
-    finally:
-        server.stop()
+    return launch
 
 
 class Judge:

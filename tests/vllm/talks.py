@@ -8,6 +8,7 @@ from typing import Any
 import trio
 from prometheus_client.parser import text_string_to_metric_families
 
+from adapters.bench.own_server import ServerProcess
 from adapters.client.credentials import ReconnectPolicy
 from adapters.client.frames import DuplexEvent
 from adapters.client.session_config import cascade_session_config
@@ -75,7 +76,7 @@ async def status(stream: Any, within_s: float = ANSWER_S) -> str:
     return str(done.payload["response"]["status"])
 
 
-async def replayed(server: VllmServer, session: str | None) -> Replay:
+async def replayed(server: ServerProcess, session: str | None) -> Replay:
     """The session's log, folded again, and as it was recorded."""
     assert session is not None
     async with open_store(server.store_url) as store:
