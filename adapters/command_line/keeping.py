@@ -85,7 +85,9 @@ def export_command(session: str, file: Path | None, store_url: str) -> None:
         raise no_session(session) from None
     except OSError as error:
         raise click.ClickException(f"{error.filename or file} cannot be written: {error.strerror}") from None
-    click.echo(f"{path}: {manifest.events} events, {len(manifest.bodies)} bodies, {_size(path.stat().st_size)}")
+    click.echo(
+        f"{path}: {manifest.events} events, {len(manifest.bodies)} sounds and pictures, {_size(path.stat().st_size)}"
+    )
 
 
 async def _export(url: str, given: str, file: Path | None) -> tuple[Path, Manifest]:

@@ -297,7 +297,7 @@ class Application:
             text = f"'duplex' is one of {', '.join(sorted(_DUPLEX_ON))}; leave it out for OpenAI's events."
             return error_response(400, "invalid_value", text, param="duplex")
         if dialect is MOSHI and not codec_is_here():
-            text = "This dialect needs an Opus codec: .venv/bin/pip install 'duologue[moshi]'."
+            text = "This dialect needs an Opus codec: the server's environment lacks the extra duologue[moshi]."
             return error_response(501, "unsupported", text)
         try:
             dialect.opening(request.query, service.voices)

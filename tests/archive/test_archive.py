@@ -419,7 +419,7 @@ def test_the_commands(recording: Recording, tmp_path: Path) -> None:
 
     session = trio.run(fill)
     file = str(tmp_path / "talk.zip")
-    assert "bodies" in command("export", session, file, "--store", here)
+    assert "31 sounds and pictures" in command("export", session, file, "--store", here)
     assert "replays exactly" in command("import", file, "--store", there)
     beginning = CliRunner().invoke(main, ["sessions", "erase", session[:-4], "--yes", "--store", there])
     assert beginning.exit_code == 2
