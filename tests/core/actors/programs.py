@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 import tempfile
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -62,18 +63,27 @@ TROUBLE: Verbs = {
 OFTEN = ("ask", "barge_in", "resume")
 
 
-def drawn(verbs: Verbs) -> list[st.SearchStrategy[tuple[Any, ...]]]:
-    """A step of each verb, twice of those that a story lives on."""
-    often = [verb for verb in OFTEN if verb in verbs]
-    return [st.tuples(st.just(verb), *verbs[verb]) for verb in (*verbs, *often)]
+MOTIFS = (
+    ("barge_in", "ask", "barge_in"),
+    ("barge_in", "drop_link", "resume"),
+    ("barge_in", "take_over"),
+    ("fail_append", "barge_in"),
+    ("stall_socket", "barge_in", "unstall_socket"),
+)
+"""What has broken promises, and by chance seldom comes in this order."""
 
 
-@st.composite
-def programs(draw: st.DrawFn) -> Program:
-    """A turn to begin with, then talk and trouble."""
-    step = st.one_of(st.one_of(drawn(TALK)), st.one_of(drawn(TROUBLE)))
-    steps = draw(st.lists(st.tuples(step, WAITS_MS), min_size=1, max_size=16))
-    return [("ask", draw(WAITS_MS)), *((*step, wait_ms) for step, wait_ms in steps)]
+def in_order(*verbs: str) -> st.SearchStrategy[Program]:
+    """A step of each, and a wait after it."""
+    known = TALK | TROUBLE
+    return st.tuples(*(st.tuples(st.just(verb), *known[verb], WAITS_MS) for verb in verbs)).map(list)
+
+
+def programs() -> st.SearchStrategy[Program]:
+    """A turn to begin with, then talk, trouble and motifs; twice as often what a story lives on, and a motif."""
+    drawn = [*((verb,) for verb in (*TALK, *TROUBLE, *OFTEN)), *MOTIFS, *MOTIFS]
+    parts = st.lists(st.one_of([in_order(*verbs) for verbs in drawn]), min_size=1, max_size=8)
+    return st.builds(lambda begun, parts: [*begun, *chain.from_iterable(parts)], in_order("ask"), parts)
 
 
 @attrs.frozen
@@ -95,8 +105,8 @@ class Setting:
 
 settings = st.builds(
     Setting,
-    config=st.sampled_from(list(CONFIGS)),
-    latency_ms=st.sampled_from([0, 0, 30, 300]),
+    config=st.sampled_from([*CONFIGS, *["tools"] * (len(CONFIGS) - 2)]),  # half of them: most can go wrong there
+    latency_ms=st.sampled_from([0, 30, 300]),
     units=st.sampled_from([2, 10, 30]),
     rtf=st.sampled_from([0.05, 0.5]),
     late_ms=st.sampled_from([-1, 0, 2, 30]),
