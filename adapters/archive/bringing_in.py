@@ -1,6 +1,6 @@
 """Import: a session from its file, into any store. Everything is checked before the log is put: digests, density, and that
 the log folds. Bodies go first, and nobody sees the session before all of it is there. An import that fails, or is told to
-stop, takes back what it has put; what one that was killed has left is completed by the next one, or pruned."""
+stop, takes back what it has put; what one that was killed has left goes with the next one, or is pruned."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ class Keeper(Store, Protocol):
     """A store whose logs can be brought in, rewritten and thrown away."""
 
     async def put_bodies(self, session: str, bodies: Sequence[Body]) -> None:
-        """Bodies of a log that will be put. Until then nobody sees the session: whoever brings it in next finds them, or
-        ``withdraw`` or ``delete`` throw them away. Raises SessionExists, StoreFailed; TermRefused when
-        somebody else brings the session in now."""
+        """Bodies of a log that will be put here. Until then nobody sees the session: ``withdraw``, ``delete`` and whoever
+        brings it in next throw them away. Raises SessionExists, StoreFailed; TermRefused when somebody else brings the
+        session in now."""
 
     async def put_log(self, batches: Sequence[StoredBatch], replacing: Owned | None = None) -> None:
         """A whole log, dense from position 1; to readers it is there whole or not at all. ``replacing`` None: a new session;

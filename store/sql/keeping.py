@@ -5,7 +5,7 @@ A log of hours is much to write and much to throw away, and on SQLite nobody els
 pieces, each a transaction of its own. To readers it is there or it is not: its session's row comes last and goes first. In
 the meantime a row at position 0, which no log has, keeps its place. The term in that row is a fence, as ever: of two that
 bring the same session in the later one takes it, and the other is refused at its next piece. What was broken off lies under
-such a row until somebody takes it: the next import, or a prune.
+such a row until the next import throws it away, or a prune does.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Select, Table, delete, func, select, update
+import attrs
+from sqlalchemy import ColumnElement, Connection, Engine, Select, Table, delete, func, select, update
 
 from core.ports.keeping import Usage
 from core.ports.store import Body, Owned, SessionExists, SessionUnknown, TermRefused
@@ -30,51 +31,58 @@ BODIES_BYTES_AT_ONCE = 1024 * 1024
 """What of a log is thrown away by one transaction; of its events, also what is brought in. Some 10 ms on a quiet machine."""
 
 
-def claim(connection: Connection, statements: Statements, session: str) -> int:
-    """Keep the place of a log that is to come in pieces; the term. Raises SessionExists."""
+def claim(connection: Connection, statements: Statements, session: str) -> Owned:
+    """Keep the place of a log that is to come in pieces. Raises SessionExists, TermRefused."""
+    place = Head(session, "", 0, 0, 0, 0, 0, "", b"", closed=True)
+    statements.keep_places(connection, session_rows([place]))  # unless there is one
     head = _locked(connection, session)
     if head is None:
-        place = Head(session, "", 0, 0, 0, 0, 0, "", b"", closed=True)
-        statements.keep_places(connection, session_rows([place]))
-        head = _locked(connection, session)  # another import may have been quicker
-        assert head is not None
+        raise _refused(session)
     if head.position:
         raise SessionExists(session)
     return _hide(connection, head)
 
 
-def _hide(connection: Connection, head: Head) -> int:
-    hidden = {"position": 0, "closed": True, "term": head.term + 1, "updated_ns": clock_ns(connection.dialect)}
-    connection.execute(update(sessions).where(sessions.c.session == head.session).values(hidden))
-    return head.term + 1
+def _hide(connection: Connection, head: Head) -> Owned:
+    hidden = attrs.evolve(head, position=0, closed=True, term=head.term + 1)
+    _change(connection, hidden, updated_ns=clock_ns(connection.dialect))
+    return hidden.owned()
 
 
-def _check_place(connection: Connection, session: str, term: int) -> None:
-    head = _locked(connection, session)
-    if head is None or head.position or head.term != term:
-        raise TermRefused(f"{session}: another import of it has begun, or it was thrown away")
+def _change(connection: Connection, head: Head, **computed: ColumnElement[Any]) -> None:
+    # Never deleted and inserted: on PostgreSQL, who waits for the row would find no session.
+    values = attrs.asdict(head) | computed
+    connection.execute(update(sessions).where(sessions.c.session == head.session).values(values))
 
 
-def put_bodies(connection: Connection, statements: Statements, session: str, term: int, found: Sequence[Body]) -> None:
+def _check(connection: Connection, owned: Owned) -> None:
+    head = _locked(connection, owned.session)
+    if head is None or head.owned() != owned:
+        raise _refused(owned.session)
+
+
+def _refused(session: str) -> TermRefused:
+    return TermRefused(f"{session}: another import of it has begun, or it was thrown away")
+
+
+def put_bodies(connection: Connection, statements: Statements, place: Owned, found: Sequence[Body]) -> None:
     """As Keeper.put_bodies, of a place that was claimed. Raises TermRefused, as all that follow."""
-    _check_place(connection, session, term)
+    _check(connection, place)
     seen = {"updated_ns": clock_ns(connection.dialect)}
-    connection.execute(update(sessions).where(sessions.c.session == session).values(seen))
-    write_bodies(connection, statements, session, found)
+    connection.execute(update(sessions).where(sessions.c.session == place.session).values(seen))
+    write_bodies(connection, statements, place.session, found)
 
 
-def put_events(connection: Connection, statements: Statements, session: str, term: int, rows: Rows) -> None:
+def put_events(connection: Connection, statements: Statements, place: Owned, rows: Rows) -> None:
     """The next events of a log that comes in."""
-    _check_place(connection, session, term)
+    _check(connection, place)
     statements.insert_events(connection, rows)
 
 
-def end_log(connection: Connection, statements: Statements, log: WholeLog, term: int) -> None:
+def end_log(connection: Connection, log: WholeLog, place: Owned) -> None:
     """From here on the log is there."""
-    session = log.head.session
-    _check_place(connection, session, term)
-    connection.execute(delete(sessions).where(sessions.c.session == session))
-    statements.insert_sessions(connection, session_rows([log.head]))
+    _check(connection, place)
+    _change(connection, log.head)
 
 
 def replace_log(connection: Connection, statements: Statements, log: WholeLog, replacing: Owned) -> None:
@@ -82,50 +90,50 @@ def replace_log(connection: Connection, statements: Statements, log: WholeLog, r
     session = log.head.session
     head = _locked(connection, session)
     check_replacing(session, head if head is None or head.position else None, replacing)
-    for table in (events, sessions):
-        connection.execute(delete(table).where(table.c.session == session))
+    connection.execute(delete(events).where(events.c.session == session))
     statements.insert_events(connection, log.events)
-    statements.insert_sessions(connection, session_rows([log.head]))
+    _change(connection, log.head)
 
 
-def begin_delete(connection: Connection, session: str) -> int:
-    """From here on the log is not there any more; the term of its place. Raises SessionUnknown."""
+def begin_delete(connection: Connection, session: str) -> Owned:
+    """From here on the log is not there any more; its place. Raises SessionUnknown."""
     head = _locked(connection, session)
     if head is None:
         raise SessionUnknown(session)
     return _hide(connection, head)
 
 
-def delete_events(connection: Connection, session: str, term: int) -> bool:
+def delete_events(connection: Connection, place: Owned) -> bool:
     """Some of the events of a log that is not there; whether there were any."""
-    _check_place(connection, session, term)
-    first = connection.execute(select(func.min(events.c.position)).where(events.c.session == session)).scalar()
+    _check(connection, place)
+    of_session = events.c.session == place.session
+    first = connection.execute(select(func.min(events.c.position)).where(of_session)).scalar()
     if type(first) is not int:  # SQLite keeps whatever type it was given: end_delete deletes it
         return False
-    connection.execute(delete(events).where(events.c.session == session, events.c.position < first + EVENTS_AT_ONCE))
+    connection.execute(delete(events).where(of_session, events.c.position < first + EVENTS_AT_ONCE))
     return True
 
 
-def delete_bodies(connection: Connection, session: str, term: int | None) -> bool:
-    """Some of the bodies of a log that is not there (``term`` None: it is there, and was erased); whether there were any."""
-    if term is not None:
-        _check_place(connection, session, term)
-    sizes = select(bodies.c.digest, bodies.c.size_bytes).where(bodies.c.session == session)
+def delete_bodies(connection: Connection, owned: Owned) -> bool:
+    """Some of the bodies of a log that is not there, or was erased and stands as ``owned`` says; whether there were any."""
+    _check(connection, owned)
+    of_session = bodies.c.session == owned.session
+    sizes = select(bodies.c.digest, bodies.c.size_bytes).where(of_session)
     size_bytes, last = 0, None
     for digest, size in connection.execute(sizes.order_by(bodies.c.digest).limit(BODIES_AT_ONCE)):
         size_bytes, last = size_bytes + (size if isinstance(size, int) else 0), digest
         if size_bytes >= BODIES_BYTES_AT_ONCE:
             break
     if last is not None:
-        connection.execute(delete(bodies).where(bodies.c.session == session, bodies.c.digest <= last))
+        connection.execute(delete(bodies).where(of_session, bodies.c.digest <= last))
     return last is not None
 
 
-def end_delete(connection: Connection, session: str, term: int) -> None:
+def end_delete(connection: Connection, place: Owned) -> None:
     """Give up the place, and whatever is left."""
-    _check_place(connection, session, term)
+    _check(connection, place)
     for table in (bodies, events, sessions):
-        connection.execute(delete(table).where(table.c.session == session))
+        connection.execute(delete(table).where(table.c.session == place.session))
 
 
 def _locked(connection: Connection, session: str) -> Head | None:

@@ -19,7 +19,7 @@ from sqlalchemy import ColumnElement, Connection, LargeBinary, Select, Text, bin
 from core.ports.store import TakeRecords
 from core.session.events import Record
 from store.codec import Columns, ColumnsOdd, decode_columns
-from store.sql.reading import read_head, read_rows, records_of
+from store.sql.reading import read_head, read_rows, records_of, unless_gone
 from store.sql.schema import events
 
 PAGE_RECORDS = 2_000
@@ -30,13 +30,14 @@ PAGE_BYTES = 8 * 1024 * 1024
 def scan(connection: Connection, session: str, after: int, upto: int, take: TakeRecords) -> None:
     """As Store.scan. Events never change, so several queries see the same log."""
     first = after
-    for last in page_ends(connection, session, after, upto):
-        if records := read_page(connection, session, after, last):
-            take(records)
-            after = records[-1].position
-        if after < last:
-            break
-    if after == first:
+    with unless_gone(connection, session):
+        for last in page_ends(connection, session, after, upto):
+            if records := read_page(connection, session, after, last):
+                take(records)
+                after = records[-1].position
+            if after < last:
+                break
+    if after == first or after < upto:
         read_head(connection, session)
 
 

@@ -4,7 +4,8 @@ only."""
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from sqlalchemy import Connection, Row, bindparam, func, select, tuple_
@@ -63,10 +64,26 @@ def read_head(connection: Connection, session: str) -> Head:
     return Head(*row)
 
 
+@contextmanager
+def unless_gone(connection: Connection, session: str) -> Iterator[None]:
+    """What is missing of a log that is being thrown away is no damage. Raises SessionUnknown for one."""
+    try:
+        yield
+    except LogUnreadable:
+        read_head(connection, session)
+        raise
+
+
 def read_batches(connection: Connection, session: str, after: int, limit: int) -> list[StoredBatch]:
     """As Store.read. Events never change, and a batch's are committed together, so several queries see the same log."""
-    rows = read_rows(connection, session, after, max(limit, 1))
+    with unless_gone(connection, session):
+        batches = _read_batches(connection, session, after, limit)
     read_head(connection, session)  # after the rows: what goes is not there before its first event goes
+    return batches
+
+
+def _read_batches(connection: Connection, session: str, after: int, limit: int) -> list[StoredBatch]:
+    rows = read_rows(connection, session, after, max(limit, 1))
     batches = batches_of(rows, session, after)
     if not batches:
         end = connection.execute(_FIRST_END_AFTER, {"of_session": session, "after": after}).scalar()

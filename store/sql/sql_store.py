@@ -84,8 +84,8 @@ class SqlStore(QueuedStore):
         self._checkpointer = Checkpointer(engines.read, self._file.measure) if self._file is not None else None
         self._listener = None if self._guard is None else TermListener(engines.read, self._hear, self._guard)
         self._told: TermGiven | None = None
-        self._claims: dict[str, int] = {}
-        """The places that are kept for logs which come in here, and their terms (store.sql.keeping)."""
+        self._claims: dict[str, Owned] = {}
+        """The places that are kept for logs which come in here (store.sql.keeping)."""
         self._writer = GroupWriter(self._execute, self._deliver, group, self._give_up)
 
     async def read(self, session: str, after: int = 0, limit: int = 10_000) -> Sequence[StoredBatch]:
@@ -141,9 +141,8 @@ class SqlStore(QueuedStore):
     async def put_bodies(self, session: str, bodies: Sequence[Body]) -> None:
         """See Keeper.put_bodies."""
         statements = self._database.statements
-        async with self._place(_known(session)) as term:
-            work = partial(keeping.put_bodies, statements=statements, session=session, term=term, found=bodies)
-            await self._keep(work)
+        async with self._place(_known(session)) as place:
+            await self._keep(partial(keeping.put_bodies, statements=statements, place=place, found=bodies))
 
     async def put_log(self, batches: Sequence[StoredBatch], replacing: Owned | None = None) -> None:
         """See Keeper.put_log. Raises RecordInvalid."""
@@ -152,47 +151,57 @@ class SqlStore(QueuedStore):
         session = log.head.session
         if replacing is not None:
             await self._keep(partial(keeping.replace_log, statements=statements, log=log, replacing=replacing))
-            while await self._keep(partial(keeping.delete_bodies, session=session, term=None)):
-                pass
+            await self._all_of(keeping.delete_bodies, log.head.owned())
             return
-        async with self._place(session) as term:
-            while await self._keep(partial(keeping.delete_events, session=session, term=term)):
-                pass  # of an import that was broken off
-            put = partial(keeping.put_events, statements=statements, session=session, term=term)
+        async with self._place(session) as place:
+            await self._all_of(keeping.delete_events, place)  # of an import that was broken off
+            put = partial(keeping.put_events, statements=statements, place=place)
             for begin in range(0, len(log.events), keeping.EVENTS_AT_ONCE):
                 await self._keep(partial(put, rows=log.events[begin : begin + keeping.EVENTS_AT_ONCE]))
-            await self._keep(partial(keeping.end_log, statements=statements, log=log, term=term))
-            del self._claims[session]
+            await self._keep(partial(keeping.end_log, log=log, place=place))
+            self._claims.pop(session, None)
 
     async def delete(self, session: str) -> None:
         """See Keeper.delete."""
         self._claims.pop(session, None)
-        await self._delete(session, await self._keep(partial(keeping.begin_delete, session=_known(session))))
+        await self._delete(await self._keep(partial(keeping.begin_delete, session=_known(session))))
 
     async def withdraw(self, session: str) -> None:
         """See Keeper.withdraw."""
-        term = self._claims.pop(session, None)
-        if term is not None:
-            with suppress(TermRefused):  # somebody else has it, and what was put with it
-                await self._delete(session, term)
+        place = self._claims.pop(session, None)
+        if place is not None:
+            with suppress(TermRefused):  # somebody else has it, and threw away what was put
+                await self._delete(place)
 
     @asynccontextmanager
-    async def _place(self, session: str) -> AsyncIterator[int]:
-        """The term of the place that is kept here for a log."""
-        if session not in self._claims:
-            work = partial(keeping.claim, statements=self._database.statements, session=session)
-            self._claims[session] = await self._keep(work)
+    async def _place(self, session: str) -> AsyncIterator[Owned]:
+        """The place that is kept here for a log."""
         try:
-            yield self._claims[session]
+            place = self._claims.get(session) or await self._claim(session)
+            yield place
         except TermRefused:
-            del self._claims[session]
+            self._claims.pop(session, None)
             raise
 
-    async def _delete(self, session: str, term: int) -> None:
-        for piece in (keeping.delete_events, keeping.delete_bodies):
-            while await self._keep(partial(piece, session=session, term=term)):
-                pass
-        await self._keep(partial(keeping.end_delete, session=session, term=term))
+    async def _claim(self, session: str) -> Owned:
+        work = partial(keeping.claim, statements=self._database.statements, session=session)
+        place = self._claims[session] = await self._keep(work)
+        try:
+            # Of an import or a deletion that was broken off: the log that comes may be one that was erased.
+            await self._all_of(keeping.delete_bodies, place)
+        except StoreFailed:
+            self._claims.pop(session, None)  # whoever asks again begins anew
+            raise
+        return place
+
+    async def _delete(self, place: Owned) -> None:
+        await self._all_of(keeping.delete_events, place)
+        await self._all_of(keeping.delete_bodies, place)
+        await self._keep(partial(keeping.end_delete, place=place))
+
+    async def _all_of(self, piece: Callable[[Connection, Owned], bool], owned: Owned) -> None:
+        while await self._keep(lambda connection: piece(connection, owned)):
+            pass
 
     async def usage(self) -> Sequence[Usage]:
         """See Keeper.usage."""
@@ -226,7 +235,8 @@ class SqlStore(QueuedStore):
         """One transaction."""
         found = await trio.to_thread.run_sync(self._keep_in_thread, work, limiter=self._readers)
         if self._file is not None:
-            await trio.sleep(LEAVE_S)
+            with trio.CancelScope(shield=True):  # what was done must be known to whoever is cancelled
+                await trio.sleep(LEAVE_S)
         return found
 
     def _keep_in_thread(self, work: Callable[[Connection], T]) -> T:

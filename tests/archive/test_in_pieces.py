@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import sqlite3
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,17 +15,17 @@ from click.testing import CliRunner
 
 from adapters.archive import bringing_in
 from adapters.archive.bringing_in import import_session
-from adapters.archive.erasing import erase_session
+from adapters.archive.erasing import erase_session, rewritten
 from adapters.archive.pruning import ABANDONED_NS, prune_sessions
 from adapters.archive.reading_lines import ArchiveInvalid
 from adapters.archive.writing import export_session
 from adapters.command_line.main import main
 from core.ports.keeping import Keeper
-from core.ports.store import Body, SessionExists, SessionUnknown, StoredBatch, TermRefused
+from core.ports.store import Body, Owned, SessionExists, SessionUnknown, StoredBatch, TermRefused
 from core.session import events as e
 from store.memory import open_memory_store
 from store.opening import open_store
-from store.sql import keeping
+from store.sql import keeping, pages, reading
 from tests.archive.recordings import put, record
 from tests.archive.test_archive import replayed
 from tests.archive.test_beside_a_server import is_free
@@ -221,8 +224,12 @@ async def test_of_two_imports_the_later_one_goes_on(backend: str, recording: Rec
         with pytest.raises(TermRefused):
             await first.put_bodies(session, bodies)
         await first.withdraw(session)
+        with pytest.raises(KeyError):  # what the first one had put is no part of the second
+            await second.body(session, bodies[0].digest)
+        await second.put_bodies(session, bodies)
         await second.put_log(log)
-        assert (await replayed(first, session)).exact, "what the first one had put stays for the second"
+        after = await replayed(first, session)
+        assert (after.exact, after.bodies) == (True, [])
         for store in (first, second):
             with pytest.raises(SessionExists):
                 await store.put_bodies(session, bodies)
@@ -246,6 +253,148 @@ async def test_a_session_that_was_half_thrown_away_is_gone(
         assert await store.usage() == []
         with pytest.raises(SessionUnknown):
             await store.delete(session)
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_sounds_of_a_session_that_was_half_thrown_away_do_not_come_back_with_its_log(
+    backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(empty_database(backend, tmp_path)) as store:
+        session = await put(store, recording)
+        with monkeypatch.context() as patch:
+            Steps(patch, "delete_bodies", last=1)
+            with pytest.raises(sqlite3.OperationalError):
+                await store.delete(session)
+        await store.put_log(rewritten(recording[0], 10**18))
+        (usage,) = await store.usage()
+        assert (usage.unfinished, usage.bodies_bytes) == (False, 0)
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_an_import_that_is_stopped_as_it_begins_leaves_nothing(
+    backend: str, recording: Recording, archive: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim, stopped = keeping.claim, trio.CancelScope()
+
+    def claim_and_stop(*given: Any, **named: Any) -> Any:
+        trio.from_thread.run_sync(stopped.cancel)
+        return claim(*given, **named)
+
+    monkeypatch.setattr(keeping, "claim", claim_and_stop)
+    async with open_store(empty_database(backend, tmp_path)) as store:
+        with stopped:
+            await import_session(store, archive)
+        assert stopped.cancelled_caught
+        assert await store.usage() == []
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_an_erasure_takes_no_sound_of_a_log_that_came_in_its_log_s_place(
+    backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, session = empty_database(backend, tmp_path), session_of(recording)
+    async with open_store(url) as store, open_store(url) as other:
+        await put(store, recording)
+        row = await store.session(session)
+        keep, kept = store._keep, list[Any]()  # type: ignore[attr-defined]
+
+        async def keep_late(work: Any) -> Any:
+            kept.append(work)
+            if len(kept) == 2:  # the log is erased, its sounds are not
+                await other.delete(session)
+                await put(other, recording)
+            return await keep(work)
+
+        monkeypatch.setattr(store, "_keep", keep_late)
+        erased = rewritten(recording[0], 10**18)
+        with pytest.raises(TermRefused):
+            await store.put_log(erased, replacing=Owned(session, row.term, row.position))
+        after = await replayed(other, session)
+        assert (after.exact, after.erased, after.bodies) == (True, False, [])
+
+
+@SQL
+@pytest.mark.parametrize("asked", ["take_term", "delete"])
+@in_real_time_for(TIME_S)
+async def test_who_waits_for_a_log_that_is_replaced_finds_it(
+    asked: str, backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url, replace, wrote = empty_database(backend, tmp_path), keeping.replace_log, trio.Event()
+
+    def replace_and_wait(connection: Any, **given: Any) -> None:
+        replace(connection, **given)
+        trio.from_thread.run_sync(wrote.set)
+        waiting = "SELECT 1 FROM pg_locks WHERE NOT granted"
+        while backend == "postgresql" and not connection.exec_driver_sql(waiting).first():
+            time.sleep(0.01)
+
+    monkeypatch.setattr(keeping, "replace_log", replace_and_wait)
+    async with open_store(url) as store, open_store(url) as other:
+        session = await put(store, recording)
+        row = await store.session(session)
+        log = rewritten(recording[0], 10**18)
+
+        async def ask() -> None:
+            await wrote.wait()
+            if asked == "delete":
+                await other.delete(session)
+            else:
+                assert (await other.take_term(session, "server-b", 1)).term == row.term + 1
+
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(ask)
+            with suppress(TermRefused):  # before its sounds went
+                await store.put_log(log, replacing=Owned(session, row.term, row.position))
+        left = await store.usage()
+        assert [one.unfinished for one in left] == ([] if asked == "delete" else [False])
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_a_log_that_goes_while_it_is_read_is_not_damaged(
+    backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pages, "PAGE_RECORDS", PIECE)
+    async with open_store(empty_database(backend, tmp_path)) as store:
+        session = await put(store, recording)
+        read: list[int] = []
+
+        async def throw_away() -> None:
+            with monkeypatch.context() as patch:
+                Steps(patch, "delete_events", last=3)
+                with pytest.raises(sqlite3.OperationalError):
+                    await store.delete(session)
+
+        def take(records: Sequence[e.Record]) -> None:
+            read.append(len(records))
+            trio.from_thread.run(throw_away)
+
+        with pytest.raises(SessionUnknown):
+            await store.scan(session, 0, (await store.session(session)).position, take)
+        assert read == [PIECE]
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_a_log_that_goes_before_the_rest_of_its_first_batch_is_read_is_not_damaged(
+    backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_store(empty_database(backend, tmp_path)) as store:
+        session, batches_of = await put(store, recording), reading.batches_of
+
+        def batches_of_what_is_left(*given: Any) -> Any:
+            monkeypatch.setattr(reading, "batches_of", batches_of)
+            trio.from_thread.run(store.delete, session)
+            return batches_of(*given)
+
+        monkeypatch.setattr(reading, "batches_of", batches_of_what_is_left)
+        found: list[StoredBatch] = []
+        with pytest.raises(SessionUnknown) if backend == "postgresql" else nullcontext():
+            found += await store.read(session, 0, 1)
+        assert found == ([] if backend == "postgresql" else recording[0][:1]), "SQLite reads of one moment"
 
 
 @SQL
