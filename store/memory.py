@@ -333,9 +333,11 @@ class MemoryStore(QueuedStore):
         if not self.database.has(session):
             self.database.delete_bodies(session)
 
-    async def delete(self, session: str) -> None:
-        """See Keeper.delete."""
+    async def delete(self, session: str, *, unfinished: bool = False) -> None:
+        """See Keeper.delete. What an import has put has no head, and ``usage`` tells of none."""
         await trio.lowlevel.checkpoint()
+        if unfinished:
+            raise SessionUnknown(session)
         self.database.delete(session)
 
     async def usage(self) -> Sequence[Usage]:

@@ -60,7 +60,7 @@ async def prune_sessions(
     if not dry_run:
         for done, one in enumerate(chosen, start=1):
             with suppress(SessionUnknown, TermRefused):  # somebody else prunes too, or brings it in
-                await store.delete(one.session)
+                await store.delete(one.session, unfinished=one.unfinished)
             progress("sessions", done, len(chosen))
         if chosen:
             await store.compact()

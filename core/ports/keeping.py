@@ -46,9 +46,10 @@ class Keeper(Store, Protocol):
         """Throw away what was put here of a session whose log was not; nothing when there is none, or when somebody else has
         begun to bring it in. Raises StoreFailed."""
 
-    async def delete(self, session: str) -> None:
-        """Throw a session away, log and bodies, or what was put of one. Raises SessionUnknown, StoreFailed: asking again is
-        safe; TermRefused when somebody else brings the session in by now."""
+    async def delete(self, session: str, *, unfinished: bool = False) -> None:
+        """Throw a session away, log and bodies, or what was put of one (``unfinished``: only that, and SessionUnknown when
+        the log is there by now). Raises SessionUnknown, StoreFailed: asking again is safe; TermRefused when somebody else
+        brings the session in by now."""
 
     async def usage(self) -> Sequence[Usage]:
         """Of every session, those that were silent longest first. Reads no body. Raises StoreFailed."""

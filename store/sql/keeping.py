@@ -95,10 +95,10 @@ def replace_log(connection: Connection, statements: Statements, log: WholeLog, r
     _change(connection, log.head)
 
 
-def begin_delete(connection: Connection, session: str) -> Owned:
+def begin_delete(connection: Connection, session: str, unfinished: bool) -> Owned:
     """From here on the log is not there any more; its place. Raises SessionUnknown."""
     head = _locked(connection, session)
-    if head is None:
+    if head is None or (unfinished and head.position):
         raise SessionUnknown(session)
     return _hide(connection, head)
 

@@ -161,10 +161,11 @@ class SqlStore(QueuedStore):
             await self._keep(partial(keeping.end_log, log=log, place=place))
             self._claims.pop(session, None)
 
-    async def delete(self, session: str) -> None:
+    async def delete(self, session: str, *, unfinished: bool = False) -> None:
         """See Keeper.delete."""
         self._claims.pop(session, None)
-        await self._delete(await self._keep(partial(keeping.begin_delete, session=_known(session))))
+        begin = partial(keeping.begin_delete, session=_known(session), unfinished=unfinished)
+        await self._delete(await self._keep(begin))
 
     async def withdraw(self, session: str) -> None:
         """See Keeper.withdraw."""

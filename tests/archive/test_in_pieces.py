@@ -20,7 +20,7 @@ from adapters.archive.pruning import ABANDONED_NS, prune_sessions
 from adapters.archive.reading_lines import ArchiveInvalid
 from adapters.archive.writing import export_session
 from adapters.command_line.main import main
-from core.ports.keeping import Keeper
+from core.ports.keeping import Keeper, Usage
 from core.ports.store import Body, Owned, SessionExists, SessionUnknown, StoredBatch, TermRefused
 from core.session import events as e
 from store.memory import open_memory_store
@@ -166,6 +166,26 @@ async def test_what_was_left_for_an_hour_is_pruned(
         assert await store.usage() == []
         with pytest.raises(KeyError):
             await store.body(left.session, recording[1][0].digest)
+
+
+@SQL
+@in_real_time_for(TIME_S)
+async def test_what_was_left_and_then_completed_is_not_pruned(
+    backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = empty_database(backend, tmp_path)
+    async with open_store(url) as store, open_store(url) as other:
+        await store.put_bodies(session_of(recording), recording[1])
+        (left,) = before = await store.usage()
+        session = await put(other, recording)
+
+        async def usage() -> Sequence[Usage]:
+            await trio.lowlevel.checkpoint()
+            return before
+
+        monkeypatch.setattr(store, "usage", usage)
+        await prune_sessions(store, left.updated_ns + ABANDONED_NS + 1, None, None)
+        assert (await replayed(other, session)).exact
 
 
 @pytest.mark.parametrize("backend", names())
