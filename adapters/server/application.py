@@ -100,7 +100,7 @@ class Application:
         try:
             more = True
             while more:
-                request = await http.receive(timeout_s)
+                request = await http.receive(self.patience.move_on_after(timeout_s))
                 if request is None:
                     return
                 if request.upgrades:

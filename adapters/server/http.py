@@ -1,6 +1,6 @@
 """The front: reads one request's head, and knows nothing of what is behind it.
 
-h11 parses; this shell reads, writes and keeps the time. The raw bytes of the head are kept, so that a request to upgrade
+h11 parses; this shell reads and writes. The raw bytes of the head are kept, so that a request to upgrade
 can be handed to the WebSocket library as it came.
 """
 
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qsl, unquote, urlsplit
@@ -91,10 +92,10 @@ class HttpConnection:
         self._h11 = h11.Connection(h11.SERVER, max_incomplete_event_size=HEAD_BYTES_MAX)
         self._raw = b""
 
-    async def receive(self, timeout_s: float) -> Request | None:
-        """The next request, whole; None when the peer is done. Raises BadRequest; ``timeout_s`` is for all of it, and a
-        peer that sent nothing of one is done."""
-        with trio.move_on_after(timeout_s) as scope:
+    async def receive(self, limit: AbstractContextManager[trio.CancelScope]) -> Request | None:
+        """The next request, whole; None when the peer is done. Raises BadRequest; ``limit`` is for all of it, and a peer
+        that sent nothing of one is done."""
+        with limit as scope:
             return await self._receive()
         assert scope.cancelled_caught
         if self._raw:

@@ -26,6 +26,16 @@ async def test_a_first_message_that_came_while_the_server_was_stopped_is_in_time
         assert (await client.receive())["type"] == "session.created"
 
 
+async def test_a_request_of_which_the_rest_came_after_the_stop_is_answered() -> None:
+    async with open_test_server() as server:
+        ours = server.dial()
+        await ours.send_all(b"GET /healthz HTTP/1.1\r\n")
+        await trio.sleep(1)
+        stop_server(60)
+        await ours.send_all(b"Host: a\r\n\r\n")
+        assert bytes(await ours.receive_some()).startswith(b"HTTP/1.1 200 ")
+
+
 async def test_a_client_that_takes_its_messages_after_the_stop_keeps_its_connection() -> None:
     async with open_test_server() as server, trio.open_nursery() as nursery:
         ours, theirs = trio.testing.lockstep_stream_pair()
