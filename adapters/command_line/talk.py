@@ -198,6 +198,8 @@ async def _talk(
                 raise NotAnswered(f"{error}; {_why_silent(run)}") from None
             except ClientError as error:
                 raise BrokenOff(f"the session broke off: {error}") from None
+            except (BadAudioFile, OSError) as error:
+                raise BrokenOff(f"a file of the talk cannot be read or written any more: {error}") from None
             finally:
                 _leave(run.record, out, plan, client.session_id)
 

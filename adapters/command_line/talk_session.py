@@ -17,7 +17,7 @@ from adapters.client.frames import DuplexEvent
 from adapters.client.player import Player
 from adapters.client.responses import ResponseState
 from adapters.client.trio_client import DuplexClient
-from adapters.command_line.audio_files import Recording, level
+from adapters.command_line.audio_files import BadAudioFile, Recording, level
 from adapters.command_line.talk_record import Answer, TalkRecord
 from adapters.command_line.talk_script import Microphone
 from adapters.wire.schema import names
@@ -131,8 +131,8 @@ class Talk:
     # -- running --------------------------------------------------------------------------------------------------
 
     async def run(self, *enough: Callable[[], Awaitable[None]]) -> None:
-        """Talk until all was said and all answers were heard, or one of ``enough`` returns. Raises NoAnswer, or what
-        ended the client."""
+        """Talk until all was said and all answers were heard, or one of ``enough`` returns. Raises NoAnswer, what
+        ended the client, or what a file's reading or writing raises."""
         events = self._client.events()
         if self._plan.question is not None:
             said = self.microphone.say(*self._plan.question)
@@ -162,7 +162,7 @@ class Talk:
         group."""
         try:
             await work()
-        except (NoAnswer, ClientError) as error:
+        except (NoAnswer, ClientError, BadAudioFile, OSError) as error:
             failure.append(error)
         scope.cancel()
 

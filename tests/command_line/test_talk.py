@@ -24,6 +24,7 @@ from click.testing import CliRunner, Result
 
 from adapters.client.errors import HandshakeRefused
 from adapters.client.player import wav_bytes
+from adapters.command_line.audio_files import Recording, open_wav
 from adapters.command_line.talk import _no_connection, talk
 from tests.client.fake_server import FakeServer, MemoryNetwork, serve, silence, tone
 
@@ -132,6 +133,29 @@ def test_an_interrupted_answer_is_saved_as_far_as_it_was_heard(tmp_path: Path, t
     assert second["played_ms"] == 500
     assert 450 <= summary["barge_in"]["speech_to_silence_ms"] <= 1_000
     assert len(samples_of(tmp_path / "out" / "answer_1.wav")) == pytest.approx(first["played_ms"] * 24, abs=24)
+
+
+@pytest.mark.realtime
+def test_a_file_that_is_gone_when_it_is_to_be_said_is_told_in_a_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = FakeServer(answer_ms=8_000, later_answers_ms=500, lead=3.0)
+    question, stop = (spoken(tmp_path / f"{name}.wav", tone(400)) for name in ("question", "stop"))
+
+    def open_and_lose(path: Path, rate: int) -> Recording:
+        found = open_wav(path, rate)
+        if path == Path(stop):
+            path.unlink()
+        return found
+
+    monkeypatch.setattr("adapters.command_line.talk.open_wav", open_and_lose)
+    with running(server) as url:
+        words = ("--interrupt", stop, "--after", "0.5", "--out", str(tmp_path / "out"), "--url", url)
+        result = run_talk(question, *words)
+    assert result.exit_code == 4, result.output
+    assert "No such file" in result.output
+    assert "stop.wav" in result.output
+    assert summary_of(tmp_path / "out")["answers"], "what was heard before is kept"
 
 
 def test_the_answer_to_an_interruption_is_waited_for_however_slow_the_machine(
