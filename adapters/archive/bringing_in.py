@@ -11,7 +11,7 @@ import wave
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +35,7 @@ from adapters.replay.replaying import Replay, Replayer, SessionUnreadable
 from adapters.wire.caused import encode_caused
 from adapters.wire.projections import make_projection
 from core.ports.keeping import Keeper
-from core.ports.store import Body, SessionExists, SessionUnknown, StoredBatch
+from core.ports.store import Body, SessionExists, SessionUnknown, StoredBatch, StoreFailed
 from core.session.digest import body_digest
 from store.codec import RecordInvalid
 
@@ -78,7 +78,8 @@ async def import_session(store: Keeper, path: Path, progress: Progress = silent)
             await _put_bodies(store, archive, manifest, progress)
             await _put_log(store, batches)
         except BaseException:
-            with trio.CancelScope(shield=True):
+            # What went wrong first is what counts; what stays then is pruned.
+            with trio.CancelScope(shield=True), suppress(StoreFailed):
                 await store.withdraw(manifest.session)
             raise
     return Imported(manifest, replay)

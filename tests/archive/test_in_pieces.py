@@ -21,7 +21,7 @@ from adapters.archive.reading_lines import ArchiveInvalid
 from adapters.archive.writing import export_session
 from adapters.command_line.main import main
 from core.ports.keeping import Keeper, Usage
-from core.ports.store import Body, Owned, SessionExists, SessionUnknown, StoredBatch, TermRefused
+from core.ports.store import Body, Owned, SessionExists, SessionUnknown, StoredBatch, StoreFailed, TermRefused
 from core.session import events as e
 from store.memory import open_memory_store
 from store.opening import open_store
@@ -208,6 +208,20 @@ async def test_an_import_that_fails_takes_back_what_it_has_put(
         for body in recording[1]:
             with pytest.raises(KeyError):
                 await store.body(session_of(recording), body.digest)
+
+
+async def test_a_damaged_archive_is_told_though_the_store_fails_as_its_parts_are_taken_back(
+    archive: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(session: str) -> None:
+        await trio.lowlevel.checkpoint()
+        raise StoreFailed("away")
+
+    monkeypatch.setattr(bringing_in, "body_digest", lambda data: "another")
+    async with open_memory_store() as store:
+        monkeypatch.setattr(store, "withdraw", fail)
+        with pytest.raises(ArchiveInvalid):
+            await import_session(store, archive)
 
 
 @SQL
