@@ -45,19 +45,19 @@ def recording(pieces: Callable[[], Iterator[bytes]], rate: int) -> Recording:
 def open_wav(path: Path, rate: int) -> Recording:
     """The file at ``rate`` Hz. Raises BadAudioFile, OSError."""
     if path.is_file():
-        return recording(lambda: wav_pieces(path.open("rb"), str(path), rate), rate)
+        return recording(lambda: wav_pieces(lambda: path.open("rb"), str(path), rate), rate)
     data = path.read_bytes()  # a pipe is read but once
-    return recording(lambda: wav_pieces(io.BytesIO(data), str(path), rate), rate)
+    return recording(lambda: wav_pieces(lambda: io.BytesIO(data), str(path), rate), rate)
 
 
 def read_wav(path: Path, rate: int) -> bytes:
     """The whole file as pcm16 mono at ``rate`` Hz. Raises BadAudioFile, OSError."""
-    return b"".join(wav_pieces(path.open("rb"), str(path), rate))
+    return b"".join(wav_pieces(lambda: path.open("rb"), str(path), rate))
 
 
-def wav_pieces(file: BinaryIO, name: str, rate: int) -> Iterator[bytes]:
-    """A WAV file as pcm16 mono at ``rate`` Hz; closes the file. Raises BadAudioFile."""
-    with file:
+def wav_pieces(open_file: Callable[[], BinaryIO], name: str, rate: int) -> Iterator[bytes]:
+    """A WAV file as pcm16 mono at ``rate`` Hz. It is open from the first piece on. Raises BadAudioFile, OSError."""
+    with open_file() as file:
         form, left = _find_audio(file, name)
         _, channels, file_rate, bits = form
         frame = channels * bits // 8

@@ -51,7 +51,7 @@ def encoded(tag: int, bits: int) -> bytes:
 
 
 def decoded(data: bytes) -> bytes:
-    return b"".join(wav_pieces(io.BytesIO(data), "x.wav", RATE))
+    return b"".join(wav_pieces(lambda: io.BytesIO(data), "x.wav", RATE))
 
 
 @pytest.mark.parametrize("extensible", [False, True])
@@ -157,3 +157,13 @@ def test_the_meter_goes_from_nothing_to_full() -> None:
     assert level(b"") == level(bytes(100)) == 0
     assert level(np.full(100, 32_767, "<i2").tobytes()) == pytest.approx(1.0, abs=0.01)
     assert 0.4 < level(np.full(100, 1_036, "<i2").tobytes()) < 0.6
+
+
+def test_a_recording_that_is_never_said_keeps_no_file_open(tmp_path: Path) -> None:
+    path = tmp_path / "long.wav"
+    path.write_bytes(wav(1, 16, encoded(1, 16)))
+    sound = open_wav(path, RATE)
+    before = len(os.listdir("/proc/self/fd"))
+    unsaid = sound.pieces()
+    assert len(os.listdir("/proc/self/fd")) == before
+    assert len(b"".join(unsaid)) == 2 * RATE
