@@ -140,7 +140,7 @@ def speech_heard(ctx: Context, command: c.SpeechHeard) -> Decision:
         return ()
     # A segment whose end never came (the ear was cleared meanwhile) must not leave the session deaf.
     stopped = (_stopped(state, open_speech),) if open_speech is not None else ()
-    start_ms = max(command.start_ms - detection.prefix_padding_ms, state.input.taken_ms, 0)
+    start_ms = max(command.start_ms - detection.prefix_padding_ms, state.input.taken_ms)
     item_id = next_item_id(state)
     over_answer = speaking(state, ctx.cursor, ctx.now_ns) is not None
     if not over_answer or may_barge_in(state.config):
