@@ -16,6 +16,7 @@ from __future__ import annotations
 import faulthandler
 import importlib.util
 import inspect
+import math
 import os
 import signal
 import sys
@@ -115,19 +116,32 @@ class WallLimitExceeded(BaseException):
     """A test runs longer than it may. Not an Exception, so that no handler in the code under test keeps it."""
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
-    wall_s, virtual_s = _limits(item)
+_virtual_limit_s = math.inf
+"""Of the test that runs."""
+
+
+def _limit_runs() -> None:
+    """Once and for all, so that a test that puts back the ``trio.run`` which it found does not put back its own limit."""
     run = trio.run
 
     @wraps(run)
     def limited_run(async_fn: Callable[..., Awaitable[Any]], *args: Any, **options: Any) -> Any:
         async def limited() -> Any:
-            with trio.fail_after(virtual_s):
+            with trio.fail_after(_virtual_limit_s):
                 return await async_fn(*args)
 
         return run(limited, **options)
 
+    trio.run = limited_run
+
+
+_limit_runs()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
+    global _virtual_limit_s
+    wall_s, _virtual_limit_s = _limits(item)
     fired = False
 
     def on_alarm(_number: int, _frame: FrameType | None) -> None:
@@ -136,7 +150,6 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
         faulthandler.dump_traceback(file=sys.__stderr__)
         raise WallLimitExceeded
 
-    trio.run = limited_run
     previous = signal.signal(signal.SIGALRM, on_alarm)
     signal.setitimer(signal.ITIMER_REAL, wall_s)
     try:
@@ -144,7 +157,7 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, previous)
-        trio.run = run
+        _virtual_limit_s = math.inf
         if fired:
             # Whatever the code under test (or trio) made of the interruption, it is an ordinary failure of this test.
             hint = "; Hypothesis may have been shrinking a failure: HYPOTHESIS_PROFILE=raw shows it as it was found"

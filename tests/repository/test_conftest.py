@@ -76,6 +76,21 @@ def test_a_deadlock_fails_at_once_under_the_mock_clock(suite: pytest.Pytester) -
     result.stdout.fnmatch_lines(["*TooSlowError*"])
 
 
+def test_a_test_that_patches_the_run_leaves_no_limit_to_the_next_one(suite: pytest.Pytester) -> None:
+    source = (
+        "def test_patches(monkeypatch):\n"
+        "    monkeypatch.setattr(trio, 'run', None)\n"
+        "@pytest.mark.limit(virtual_s=20_000)\n"
+        "async def test_five_hours():\n"
+        "    await trio.sleep(18_000)\n"
+        "async def test_too_long():\n"
+        "    await trio.sleep(18_000)\n"
+    )
+    result = run(suite, source)
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(["FAILED *test_too_long*"])
+
+
 def test_a_thread_that_never_ends_does_not_keep_the_process(suite: pytest.Pytester) -> None:
     conftest = suite.path / "tests" / "conftest.py"
     quick = conftest.read_text().replace("EXIT_LIMIT_S = 120.0", "EXIT_LIMIT_S = 0.5")
