@@ -8,6 +8,7 @@ real work goes to the plugin's own threads. ``emit`` may be called from any thre
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -46,3 +47,8 @@ class Loader(Protocol):
 
 class ModelUnavailable(Exception):
     """Weights or packages are missing, or a setting is wrong. The message says what to do next."""
+
+
+def pip_command(install: str) -> str:
+    """``pip install ...`` for this very environment: a bare pip would often be another one's."""
+    return f"{sys.executable} -m {install}"

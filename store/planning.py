@@ -160,12 +160,18 @@ def head_of(batches: Sequence[StoredBatch]) -> Head:
     )
 
 
+def _of_log(head: Head | None) -> Head | None:
+    """None also for a place that is kept for a log (store.sql.keeping): there is none at it."""
+    return None if head is None or not head.position else head
+
+
 def check_replacing(session: str, head: Head | None, replacing: Owned | None) -> None:
     """Whether a whole log may be put. Raises SessionExists, SessionUnknown, TermRefused, PositionConflict."""
     if replacing is None:
         if head is not None:
             raise SessionExists(session)
         return
+    head = _of_log(head)
     if head is None:
         raise SessionUnknown(session)
     if head.term != replacing.term:
@@ -201,8 +207,8 @@ def encode_batch(batch: Batch) -> AppendBatch:
 def plan(request: CreateLog | TakeTerm | AppendBatch, head: Head | None, find_batch: FindBatch) -> Addition | None:
     """What ``request`` adds to the log at ``head`` (None: no such session). Raises SessionExists, SessionUnknown,
     TermRefused, PositionConflict."""
-    if head is not None and not head.position and not isinstance(request, CreateLog):
-        head = None  # a place that is kept for a log (store.sql.keeping)
+    if not isinstance(request, CreateLog):
+        head = _of_log(head)
     match request:
         case CreateLog():
             return _plan_create(request, head)

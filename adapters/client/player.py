@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import io
 import wave
+from collections.abc import Iterable
 from dataclasses import dataclass, field
+from typing import IO
 
 SAMPLE_BYTES = 2
 AUDIO_BYTES_MAX = 512 * 1024 * 1024
@@ -271,14 +273,20 @@ class Player:
         return samples * 1_000 // self.rate
 
 
-def wav_bytes(pcm: bytes, rate: int, channels: int = 1) -> bytes:
-    """pcm16 as a WAV file."""
-    out = io.BytesIO()
+def write_wav(out: str | IO[bytes], pieces: Iterable[bytes], rate: int, channels: int = 1) -> None:
+    """pcm16 into a WAV file, piece by piece. Raises OSError."""
     with wave.open(out, "wb") as file:
         file.setnchannels(channels)
         file.setsampwidth(SAMPLE_BYTES)
         file.setframerate(rate)
-        file.writeframes(pcm)
+        for piece in pieces:
+            file.writeframesraw(piece)
+
+
+def wav_bytes(pcm: bytes, rate: int, channels: int = 1) -> bytes:
+    """pcm16 as a WAV file."""
+    out = io.BytesIO()
+    write_wav(out, [pcm], rate, channels)
     return out.getvalue()
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import json
 import tempfile
-import wave
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 from typing import IO, Any, TextIO
 
 from adapters.client.frames import DuplexEvent
-from adapters.client.player import SAMPLE_BYTES, Player, stereo
+from adapters.client.player import SAMPLE_BYTES, Player, stereo, write_wav
 from adapters.client.responses import ResponseState
 from adapters.command_line.talk_folder import CONVERSATION, SUMMARY
 from adapters.command_line.talk_script import Microphone, Utterance
@@ -89,11 +88,15 @@ class TalkRecord:
         """From now on, for ``save``: both sides."""
         self.you, self.assistant = Side(folder), Side(folder)
 
-    def note_sound(self, said: bytes, heard: bytes) -> None:
-        """What the user said, and what was heard of the assistant, since the last call."""
-        if self.you is not None and self.assistant is not None:
-            self.you.add(said)
-            self.assistant.add(heard)
+    def note_said(self, pcm: bytes) -> None:
+        """What the user said since the last call, silence included."""
+        if self.you is not None:
+            self.you.add(pcm)
+
+    def note_heard(self, pcm: bytes) -> None:
+        """The same of what was heard of the assistant."""
+        if self.assistant is not None:
+            self.assistant.add(pcm)
 
     def answer(self, response_id: str) -> Answer | None:
         """By the response's id."""
@@ -148,10 +151,11 @@ class TalkRecord:
         for answer in self.answers:
             paths.append(folder / f"answer_{answer.number}.wav")
             heard = self.player.heard_samples(answer.state.response_id)
-            _write_wav(paths[-1], self.player.rate, 1, self.assistant.pieces(*heard))
+            write_wav(str(paths[-1]), self.assistant.pieces(*heard), self.player.rate)
         sides = zip_longest(self.you.pieces(), self.assistant.pieces(), fillvalue=b"")
         paths.append(folder / CONVERSATION)
-        _write_wav(paths[-1], self.player.rate, 2, (stereo(you, assistant) for you, assistant in sides))
+        both = (stereo(you, assistant) for you, assistant in sides)
+        write_wav(str(paths[-1]), both, self.player.rate, channels=2)
         self.you.close()
         self.assistant.close()
         paths.append(folder / SUMMARY)
@@ -186,15 +190,6 @@ class TalkRecord:
             "underruns": heard.underruns,
             "underrun_ms": heard.underrun_ms,
         }
-
-
-def _write_wav(path: Path, rate: int, channels: int, pieces: Iterable[bytes]) -> None:
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(channels)
-        file.setsampwidth(SAMPLE_BYTES)
-        file.setframerate(rate)
-        for piece in pieces:
-            file.writeframesraw(piece)
 
 
 def without_audio(value: Any) -> Any:

@@ -176,7 +176,7 @@ class Talk:
                 await self._sleep_until(sent_ms)
                 chunk = self.microphone.take(self._plan.chunk_ms, self.now_ms)
             self._user_level = level(chunk)
-            self.record.note_sound(chunk, b"")
+            self.record.note_said(chunk)
             if not self._is_long_gone() or (self._sound_card is None and any(chunk)):
                 await self._client.append_audio(chunk)
 
@@ -344,7 +344,7 @@ class Talk:
     def _show(self) -> None:
         heard = bytes(self._heard)
         self._heard.clear()
-        self.record.note_sound(b"", heard)
+        self.record.note_heard(heard)
         self._recent = (self._recent + heard)[-RECENT_BYTES:]
         recent = b"" if self._player.sounding_id is None else self._recent
         state = "speaking" if self._player.sounding_id else "listening" if self._client.is_connected else "reconnecting"

